@@ -1,0 +1,93 @@
+"""Dimensions as users name them: by index, negative index or name."""
+
+import operator
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from condens.arguments import as_tensor, check_finite, check_leading
+from condens.errors import ArgumentError, DimensionError, ShapeError, message
+
+Dimension = int | str
+
+
+def resolve_dimensions(
+    argument: str,
+    dims: Dimension | Iterable[Dimension],
+    dimensions: int,
+    names: Sequence[str] | None,
+) -> list[int]:
+    """Return dimensions given by index or name as indices, each once."""
+    listed = [dims] if isinstance(dims, str) or not isinstance(dims, Iterable) else list(dims)
+    if not listed:
+        expected = "at least one dimension was expected"
+        remedy = f"Pass indices from 0 to {dimensions - 1}" + (" or names." if names else ".")
+        raise DimensionError(message(argument, "is empty", expected, remedy))
+    resolved = [_resolve(argument, d, dimensions, names) for d in listed]
+    if len(set(resolved)) < len(resolved):
+        repeated = next(d for d in resolved if resolved.count(d) > 1)
+        came = f"names dimension {names[repeated] if names else repeated!r} twice"
+        raise DimensionError(message(argument, came, "each may occur once", "Remove one of them."))
+    return resolved
+
+
+def _resolve(argument: str, dim: Dimension, dimensions: int, names: Sequence[str] | None) -> int:
+    if isinstance(dim, str):
+        if names is not None and dim in names:
+            return list(names).index(dim)
+        known = f"the names are {', '.join(names)}" if names else "the dimensions have no names"
+        remedy = "Use one of them." if names else "Use indices, or set names on the mixture."
+        raise DimensionError(message(argument, f"has {dim!r}", known, remedy))
+    try:
+        index = operator.index(dim)
+    except TypeError:
+        expected = "a dimension is an index or a name"
+        remedy = f"Pass indices from 0 to {dimensions - 1}."
+        raise DimensionError(message(argument, f"has {dim!r}", expected, remedy)) from None
+    if not -dimensions <= index < dimensions:
+        expected = f"the mixture has {dimensions} dimension(s)"
+        remedy = f"Use indices from 0 to {dimensions - 1}."
+        raise DimensionError(message(argument, f"has {index}", expected, remedy))
+    return index % dimensions
+
+
+def check_names(names: Iterable[str] | None, dimensions: int) -> tuple[str, ...] | None:
+    """Check that there is one distinct name for each dimension."""
+    if names is None:
+        return None
+    names = tuple(names)
+    if len(names) != dimensions or len(set(names)) != dimensions:
+        came, expected = f"is {names}", f"{dimensions} distinct name(s) were expected"
+        raise DimensionError(message("names", came, expected, "Pass one name for each dimension."))
+    return names
+
+
+def resolve_fixed(
+    values: Mapping[Dimension, Any],
+    like: Tensor,
+    names: Sequence[str] | None,
+    batch: torch.Size,
+) -> tuple[list[int], Tensor]:
+    """Return the dimensions that are fixed and their values [..., len(dims)]."""
+    dimensions = like.shape[-1]
+    if not isinstance(values, Mapping):
+        came, expected = f"is {type(values).__name__}", "a mapping was expected"
+        raise ArgumentError(message("values", came, expected, "Pass {dimension: value, …}."))
+    dims = resolve_dimensions("values", values, dimensions, names)
+    if len(dims) == dimensions:
+        came, expected = f"fixes all {dimensions} dimension(s)", "one must stay free"
+        remedy = "Leave one out, or call log_prob for the density at that point."
+        raise DimensionError(message("values", came, expected, remedy))
+    fixed = [as_tensor(value, like) for value in values.values()]
+    for dim, value in zip(values, fixed, strict=True):
+        check_finite(f"values[{dim!r}]", value, "Condition on numbers only.")
+    try:
+        fixed = list(torch.broadcast_tensors(*fixed))
+    except RuntimeError:
+        came = f"has values of shapes {[list(v.shape) for v in fixed]}"
+        remedy = "Pass numbers, or tensors of one shape."
+        raise ShapeError(message("values", came, "they must broadcast", remedy)) from None
+    check_leading("values", fixed[0].shape, fixed[0].shape, batch)
+    return dims, torch.stack(fixed, -1)

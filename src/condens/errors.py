@@ -1,0 +1,46 @@
+"""The exceptions a user can meet, and how their messages are built.
+
+Every message says what came, what was expected and what to do, and names the
+argument as the user typed it.
+"""
+
+
+class CondensError(Exception):
+    """Base class of every error that condens raises on purpose."""
+
+
+class ArgumentError(CondensError, ValueError):
+    """An argument that cannot be used as it is."""
+
+
+class ShapeError(ArgumentError):
+    """A tensor whose shape does not fit the others."""
+
+
+class NotFiniteError(ArgumentError):
+    """A number that is NaN or infinite, or too large for its precision."""
+
+
+class DimensionError(ArgumentError):
+    """A dimension that is unknown, repeated or missing, or one too many."""
+
+
+class NotPositiveDefiniteError(ArgumentError):
+    """A matrix that is not symmetric positive definite, or not of full rank."""
+
+
+class NotADensityError(ArgumentError):
+    """A result that would not be a density, such as a quotient that grows without bound."""
+
+
+class NoClosedFormError(CondensError):
+    """An exact answer was asked for where only an estimate exists."""
+
+
+def message(argument: str, came: str, expected: str, remedy: str) -> str:
+    """Build the text of an error.
+
+    >>> message("means", "has shape [3]", "at least [K, D] was expected", "Add the component axis.")
+    'means has shape [3], but at least [K, D] was expected. Add the component axis.'
+    """
+    return f"{argument} {came}, but {expected}. {remedy}"

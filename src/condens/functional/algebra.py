@@ -1,0 +1,192 @@
+"""Mixtures from mixtures: marginals, conditionals, affine images, products, ensembles.
+
+A Gaussian mixture stays a Gaussian mixture under each of these, with full covariances
+or diagonal ones. Every function returns the parameters of the new mixture. All but
+the elementwise steps run in double precision and return in the precision that came.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from condens.functional.precision import widen
+from condens.functional.triangular import (
+    as_full,
+    block,
+    from_square_root,
+    inverse_factors,
+    log_determinant,
+    log_diagonal,
+    pack,
+    reorder,
+    rescale,
+    solve_upper,
+    triangularise,
+    unpack,
+    unwhiten,
+    whiten,
+)
+
+
+class Parameters(NamedTuple):
+    """What defines a mixture: logits [..., K], means [..., K, D], factors [..., K, T]."""
+
+    logits: Tensor
+    means: Tensor
+    factors: Tensor
+
+    def to(self, dtype: torch.dtype) -> "Parameters":
+        """Return the parameters in another precision."""
+        return Parameters(*(tensor.to(dtype) for tensor in self))
+
+
+def marginal(logits: Tensor, means: Tensor, factors: Tensor, dims: Sequence[int]) -> Parameters:
+    """Return the mixture of x[dims], in the order asked for.
+
+    With the kept dimensions last, their factor is the trailing block.
+    """
+    dimensions = means.shape[-1]
+    rest = [d for d in range(dimensions) if d not in dims]
+    kept = block(reorder(factors, [*rest, *dims]), dimensions, len(rest), dimensions)
+    return Parameters(logits, means[..., list(dims)], kept)
+
+
+def condition(
+    logits: Tensor, means: Tensor, factors: Tensor, dims: Sequence[int], value: Tensor
+) -> Parameters:
+    """Return the mixture of the other dimensions, in ascending order, given x[dims] = value.
+
+    With the free dimensions a first and the fixed ones b last, z splits into
+    z_a = Ū_aa(x_a − μ_a) + Ū_ab(v − μ_b) and z_b = Ū_bb(v − μ_b): the new factor is
+    Ū_aa, the new mean makes z_a zero, and z_b re-weights the component.
+
+    Shapes: value [..., len(dims)], broadcast against the leading axes.
+    """
+    dimensions = means.shape[-1]
+    free = [d for d in range(dimensions) if d not in dims]
+    dtype = means.dtype
+    logits, means, factors, value = widen(logits, means, factors, value)
+    factors = reorder(factors, [*free, *dims])
+    offset = value.unsqueeze(-2) - means[..., list(dims)]
+    latent = whiten(torch.nn.functional.pad(offset, (len(free), 0)), factors)
+    lead, tail = latent[..., : len(free)], latent[..., len(free) :]
+    kept = block(factors, dimensions, 0, len(free))
+    centre = means[..., free] - unwhiten(lead, kept)
+    log_evidence = factors[..., len(free) : dimensions].sum(-1) - 0.5 * tail.square().sum(-1)
+    return Parameters(torch.log_softmax(logits + log_evidence, -1), centre, kept).to(dtype)
+
+
+def affine_scale(
+    logits: Tensor, means: Tensor, factors: Tensor, scale: Tensor, loc: Tensor
+) -> Parameters:
+    """Return the mixture of scale·x + loc, elementwise. Shapes: scale and loc [D]."""
+    return Parameters(logits, means * scale + loc, rescale(factors, scale))
+
+
+def affine_matrix(
+    logits: Tensor, means: Tensor, factors: Tensor, matrix: Tensor, loc: Tensor
+) -> tuple[Parameters, Tensor]:
+    """Return the mixture of A x + b, and how far its outputs are from depending on each other.
+
+    A Ū⁻¹ is a square root of A Σ Aᵀ. Shapes: matrix [..., M, D], loc [..., M], their
+    leading axes broadcast against the batch. The second result, [..., K], is the
+    smallest ratio of an output's deviation given those after it to its own: zero where A
+    lacks full row rank.
+    """
+    dtype = means.dtype
+    logits, means, factors, matrix, loc = widen(logits, means, factors, matrix, loc)
+    matrix = matrix.unsqueeze(-3)
+    root = matrix @ inverse_factors(factors, means.shape[-1])
+    centre = (matrix @ means.unsqueeze(-1)).squeeze(-1) + loc.unsqueeze(-2)
+    image = from_square_root(root)
+    slack = image[..., : matrix.shape[-2]].neg().exp() / root.norm(dim=-1)
+    return Parameters(logits, centre, image).to(dtype), slack.amin(-1)
+
+
+def multiply(
+    logits: Tensor, means: Tensor, factors: Tensor, loc: Tensor, precision_factor: Tensor
+) -> tuple[Parameters, Tensor]:
+    """Return the normalised product with a Gaussian N(x; m, (VᵀV)⁻¹), and its log normaliser.
+
+    The product's precision is ŪᵀŪ + VᵀV, so a QR of Ū stacked on V gives its factor R.
+    The exponent left over re-weights the component.
+
+    Shapes: loc [..., D], precision_factor V [..., D, D] upper triangular; the log
+    normaliser, log ∫ p(x) N(x) dx, has shape [...].
+    """
+    dimensions, dtype = means.shape[-1], means.dtype
+    logits, means, factors, loc, other = widen(logits, means, factors, loc, precision_factor)
+    other = other.unsqueeze(-3)
+    upper, other = torch.broadcast_tensors(unpack(factors, dimensions), other)
+    q, r = triangularise(torch.cat([upper, other], dim=-2))
+    # Least squares, centred on μ: minimise ‖Ū s‖² + ‖V(s − δ)‖² over the shift s.
+    pull = other @ (loc.unsqueeze(-2) - means).unsqueeze(-1)
+    right = torch.cat([torch.zeros_like(pull), pull], dim=-2)
+    shift = solve_upper(r, q.mT @ right)
+    left_over = torch.cat([upper @ shift, other @ shift - pull], dim=-2).square().sum((-1, -2))
+    log_scale = (
+        log_determinant(factors, dimensions)
+        + log_diagonal(other)
+        - log_diagonal(r)
+        - 0.5 * left_over
+        - 0.5 * dimensions * math.log(2 * math.pi)
+    )
+    joint = torch.log_softmax(logits, -1) + log_scale
+    product = Parameters(torch.log_softmax(joint, -1), means + shift.squeeze(-1), pack(r))
+    return product.to(dtype), joint.logsumexp(-1).to(dtype)
+
+
+def divide(
+    logits: Tensor, means: Tensor, factors: Tensor, loc: Tensor, precision_factor: Tensor
+) -> tuple[Parameters, Tensor]:
+    """Return the normalised quotient by a Gaussian N(x; m, (VᵀV)⁻¹), and where it exists.
+
+    With M = V Ū⁻¹ the quotient's precision is Ūᵀ(I − MᵀM)Ū. It is a density where
+    I − MᵀM is positive definite for every component: where the divisor is wider than
+    the component in every direction.
+
+    Shapes: loc [..., D], precision_factor V [..., D, D] upper triangular; the second
+    result is the smallest eigenvalue of I − MᵀM, [..., K].
+    """
+    dimensions, dtype = means.shape[-1], means.dtype
+    logits, means, factors, loc, other = widen(logits, means, factors, loc, precision_factor)
+    other = other.unsqueeze(-3)
+    upper, other = torch.broadcast_tensors(unpack(factors, dimensions), other)
+    ratio = other @ inverse_factors(factors, dimensions)
+    identity = torch.eye(dimensions, dtype=means.dtype, device=means.device)
+    remainder = identity - ratio.mT @ ratio
+    kept = torch.linalg.cholesky_ex(remainder).L.mT
+    # The exponent, centred on μ: −½ yᵀ(Λ − Λ_g) y + yᵀΛ_g d + ½ dᵀΛ_g d with d = μ − m.
+    distance = means - loc.unsqueeze(-2)
+    pull = other @ distance.unsqueeze(-1)
+    new_upper = kept @ upper
+    shift = torch.cholesky_solve(other.mT @ pull, new_upper, upper=True)
+    log_scale = (
+        0.5 * (new_upper @ shift).square().sum((-1, -2))
+        + 0.5 * pull.square().sum((-1, -2))
+        - log_diagonal(kept)
+    )
+    logits = torch.log_softmax(torch.log_softmax(logits, -1) + log_scale, -1)
+    quotient = Parameters(logits, means + shift.squeeze(-1), pack(new_upper))
+    slack = torch.linalg.eigvalsh(remainder.detach())[..., 0]
+    return quotient.to(dtype), slack
+
+
+def ensemble(members: Sequence[Parameters], log_weights: Tensor) -> Parameters:
+    """Return one mixture of all the members' components.
+
+    Shapes: members with equal batch shape and D; log_weights [M], normalised.
+    """
+    dimensions = members[0].means.shape[-1]
+    logits = [
+        torch.log_softmax(member.logits, -1) + log_weight
+        for member, log_weight in zip(members, log_weights, strict=True)
+    ]
+    factors = [member.factors for member in members]
+    if len({factor.shape[-1] for factor in factors}) > 1:
+        factors = [as_full(factor, dimensions) for factor in factors]
+    means = [member.means for member in members]
+    return Parameters(torch.cat(logits, -1), torch.cat(means, -2), torch.cat(factors, -2))

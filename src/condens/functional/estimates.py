@@ -1,0 +1,128 @@
+"""Answers without a closed form: estimated by sampling, each with its standard error."""
+
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from torch import Generator, Tensor
+
+from condens.functional.mixture import joint_log_prob, log_prob
+from condens.functional.sampling import sample, sample_components
+from condens.functional.triangular import inverse_factors, log_determinant, log_diagonal
+
+
+class Estimate(NamedTuple):
+    """An estimate and its standard error; an error of zero says that the value is exact."""
+
+    value: Tensor
+    standard_error: Tensor
+
+
+def _stratified(values: Tensor, weights: Tensor) -> Estimate:
+    """Combine draws from every component. Shapes: values [N, ..., K], weights [..., K] → [...]."""
+    mean = (weights * values.mean(0)).sum(-1)
+    variance = (weights.square() * values.detach().var(0)).sum(-1) / values.shape[0]
+    return Estimate(mean, variance.sqrt().detach())
+
+
+def _per_component(count: int, components: int) -> int:
+    return max(2, math.ceil(count / components))
+
+
+def entropy(
+    logits: Tensor,
+    means: Tensor,
+    factors: Tensor,
+    count: int,
+    *,
+    generator: Generator | None = None,
+) -> Estimate:
+    """Estimate −E[log p(X)]; exact for one component and where components do not overlap.
+
+    H(X) = Σₖ πₖ Hₖ + H(π) − H(k | X): the entropies of the Gaussians and of the weights
+    are exact, and only what x leaves open about the component, a number in [0, log K],
+    is estimated, with equally many draws from every component. Differentiable.
+
+    Shapes: → [...].
+    """
+    components, dimensions = means.shape[-2:]
+    log_weights = torch.log_softmax(logits, -1)
+    weights = log_weights.exp()
+    gaussian = 0.5 * dimensions * (1 + math.log(2 * math.pi)) - log_determinant(factors, dimensions)
+    exact = (weights * gaussian).sum(-1) + _categorical_entropy(log_weights)
+    if components == 1:
+        return Estimate(exact, torch.zeros_like(exact))
+    draws = sample_components(
+        means, factors, _per_component(count, components), generator=generator
+    ).movedim(-2, 1)
+    joint = joint_log_prob(draws, logits, means, factors)
+    doubt = _categorical_entropy(torch.log_softmax(joint, -1)).movedim(1, -1)
+    estimate = _stratified(doubt, weights)
+    return Estimate(exact - estimate.value, estimate.standard_error)
+
+
+def _categorical_entropy(log_probabilities: Tensor) -> Tensor:
+    # A probability of zero contributes nothing; −inf · 0 would be NaN, also backwards.
+    safe = torch.where(log_probabilities.isneginf(), 0.0, log_probabilities)
+    return -(log_probabilities.exp() * safe).sum(-1)
+
+
+def kl_divergence(
+    logits: Tensor,
+    means: Tensor,
+    factors: Tensor,
+    other_log_prob: Callable[[Tensor], Tensor],
+    count: int,
+    *,
+    generator: Generator | None = None,
+) -> Estimate:
+    """Estimate E_p[log p(X) − log q(X)] with equally many draws from every component of p.
+
+    Differentiable in p, logits included, and in q. Shapes: → [...].
+    """
+    draws = sample_components(
+        means, factors, _per_component(count, means.shape[-2]), generator=generator
+    ).movedim(-2, 1)
+    ratio = log_prob(draws, logits, means, factors) - other_log_prob(draws)
+    return _stratified(ratio.movedim(1, -1), torch.softmax(logits, -1))
+
+
+def gaussian_kl(loc: Tensor, factor: Tensor, other_loc: Tensor, other_upper: Tensor) -> Tensor:
+    """Return the exact KL(N(μ, Σ) ‖ N(m, (VᵀV)⁻¹)).
+
+    ½(‖V Ū⁻¹‖² + ‖V(m − μ)‖² − D) + log|Ū| − log|V|
+
+    Shapes: loc [..., D], packed factor [..., T], other_loc [..., D], V [..., D, D] → [...].
+    """
+    dimensions = loc.shape[-1]
+    stretch = (other_upper @ inverse_factors(factor, dimensions)).square().sum((-1, -2))
+    shift = (other_upper @ (other_loc - loc).unsqueeze(-1)).square().sum((-1, -2))
+    log_ratio = log_determinant(factor, dimensions) - log_diagonal(other_upper)
+    return 0.5 * (stretch + shift - dimensions) + log_ratio
+
+
+def hpd_threshold(
+    logits: Tensor,
+    means: Tensor,
+    factors: Tensor,
+    mass: float,
+    count: int,
+    *,
+    generator: Generator | None = None,
+) -> Estimate:
+    """Estimate the log density t whose region {x : log p(x) ≥ t} holds the given mass.
+
+    t is a quantile of log p(X). The standard error of the mass inside is
+    √(mass(1 − mass)/count); that of t follows from the spacing of the order statistics
+    one such error to either side. Carries no gradient. Shapes: → [...].
+    """
+    with torch.no_grad():
+        draws = sample(logits, means, factors, (count,), generator=generator)
+        levels = log_prob(draws, logits, means, factors).sort(0).values
+    spread = math.sqrt(mass * (1 - mass) / count)
+    low, middle, high = (
+        levels[min(max(round(p * count) - 1, 0), count - 1)]
+        for p in (1 - mass - spread, 1 - mass, 1 - mass + spread)
+    )
+    return Estimate(middle, 0.5 * (high - low))

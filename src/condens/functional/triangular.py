@@ -1,0 +1,269 @@
+"""The one primitive: the whitening map z = Ū(x − μ), its inverse and its log-determinant.
+
+A *factor* is kept packed, in FrEIA's order: the D log-diagonals of U, then its
+strict upper triangle row by row, D(D+1)/2 numbers. Ū is U with its diagonal
+exponentiated, and Σ⁻¹ = ŪᵀŪ. A *diagonal* factor is the D log-diagonals alone. The
+two are told apart by their length, in this file and nowhere else.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from condens.errors import ShapeError, message
+from condens.functional.precision import widen
+
+
+def packed_size(dimensions: int) -> int:
+    """Return D(D+1)/2, the length of a full packed factor.
+
+    >>> [packed_size(d) for d in (1, 2, 3)]
+    [1, 3, 6]
+    """
+    return dimensions * (dimensions + 1) // 2
+
+
+def is_diagonal(factors: Tensor, dimensions: int) -> bool:
+    """Tell whether packed factors hold log-diagonals only."""
+    if factors.shape[-1] == dimensions:
+        return True
+    if factors.shape[-1] == packed_size(dimensions):
+        return False
+    raise ShapeError(
+        message(
+            "factors",
+            f"has {factors.shape[-1]} numbers for each component",
+            f"{dimensions} dimensions need {packed_size(dimensions)} (full: log-diagonals, then "
+            f"the strict upper triangle row by row) or {dimensions} (diagonal)",
+            "Make the last axis of factors one of these, or check the last axis of means.",
+        )
+    )
+
+
+@lru_cache(maxsize=256)
+def _unpacking(dimensions: int) -> np.ndarray:
+    """Where each entry of a flattened D×D triangle lies in (packed, 0)."""
+    position = np.full((dimensions, dimensions), packed_size(dimensions))
+    position[np.diag_indices(dimensions)] = np.arange(dimensions)
+    position[np.triu_indices(dimensions, 1)] = np.arange(dimensions, packed_size(dimensions))
+    return position.ravel()
+
+
+@lru_cache(maxsize=256)
+def _packing(dimensions: int) -> np.ndarray:
+    """Where each packed entry lies in the flattened D×D triangle."""
+    rows, columns = np.triu_indices(dimensions, 1)
+    diagonal = np.arange(dimensions)
+    return np.concatenate([diagonal * (dimensions + 1), rows * dimensions + columns])
+
+
+def _take(tensor: Tensor, positions: np.ndarray) -> Tensor:
+    # index_select, not an in-place scatter: it works under torch.func's transforms.
+    return tensor.index_select(-1, torch.as_tensor(positions, device=tensor.device))
+
+
+def _exp(log_diagonal: Tensor) -> Tensor:
+    # Saturates at the largest finite number: infinity times a zero would be NaN.
+    return log_diagonal.clamp(max=math.log(torch.finfo(log_diagonal.dtype).max)).exp()
+
+
+def unpack(factors: Tensor, dimensions: int) -> Tensor:
+    """Return the upper triangular Ū, its diagonal exponentiated.
+
+    Shapes: factors [..., D(D+1)/2] or [..., D] → [..., D, D].
+
+    >>> unpack(torch.tensor([0.0, 0.0, 5.0]), 2)
+    tensor([[1., 5.],
+            [0., 1.]])
+    """
+    scales = _exp(factors[..., :dimensions])
+    if is_diagonal(factors, dimensions):
+        return torch.diag_embed(scales)
+    zero = torch.zeros_like(factors[..., :1])
+    entries = torch.cat([scales, factors[..., dimensions:], zero], dim=-1)
+    return _take(entries, _unpacking(dimensions)).unflatten(-1, (dimensions, dimensions))
+
+
+def pack(upper: Tensor) -> Tensor:
+    """Return the packed factor of an upper triangular matrix with a positive diagonal.
+
+    Shapes: upper [..., D, D] → [..., D(D+1)/2]. Inverse of `unpack`.
+
+    >>> pack(torch.tensor([[1.0, 5.0], [0.0, 1.0]]))
+    tensor([0., 0., 5.])
+    """
+    dimensions = upper.shape[-1]
+    packed = _take(upper.flatten(-2), _packing(dimensions))
+    return torch.cat([packed[..., :dimensions].log(), packed[..., dimensions:]], dim=-1)
+
+
+def as_full(factors: Tensor, dimensions: int) -> Tensor:
+    """Return factors in the full packing, zeros above the diagonal of diagonal ones."""
+    missing = packed_size(dimensions) - factors.shape[-1]
+    return torch.nn.functional.pad(factors, (0, missing))
+
+
+def log_determinant(factors: Tensor, dimensions: int) -> Tensor:
+    """Return log|det Ū| = Σⱼ Uⱼⱼ, read off the packed factor.
+
+    Shapes: factors [..., T] → [...].
+    """
+    return factors[..., :dimensions].sum(-1)
+
+
+def log_diagonal(upper: Tensor) -> Tensor:
+    """Return log|det| of a dense triangular matrix. Shapes: [..., D, D] → [...]."""
+    return upper.diagonal(dim1=-2, dim2=-1).log().sum(-1)
+
+
+def whiten(difference: Tensor, factors: Tensor) -> Tensor:
+    """Map x − μ to z = Ū(x − μ), which is standard normal when x ~ N(μ, Σ).
+
+    Shapes: difference [..., D], factors [..., T], broadcast → [..., D].
+
+    >>> whiten(torch.tensor([1.0, 2.0]), torch.tensor([0.0, 0.0, 5.0]))
+    tensor([11.,  2.])
+    """
+    dimensions = difference.shape[-1]
+    if is_diagonal(factors, dimensions):
+        return _exp(factors) * difference
+    return _on_vectors(torch.matmul, unpack(factors, dimensions), difference)
+
+
+def unwhiten(latent: Tensor, factors: Tensor) -> Tensor:
+    """Map z to x − μ = Ū⁻¹z by back substitution: the inverse of `whiten`.
+
+    Shapes: latent [..., D], factors [..., T], broadcast → [..., D].
+
+    >>> unwhiten(torch.tensor([11.0, 2.0]), torch.tensor([0.0, 0.0, 5.0]))
+    tensor([1., 2.])
+    """
+    dimensions = latent.shape[-1]
+    if is_diagonal(factors, dimensions):
+        return latent / _exp(factors)
+    if factors.dtype in (torch.float16, torch.bfloat16):  # LAPACK has no half precision
+        return unwhiten(*widen(latent, factors)).to(latent.dtype)
+    return _on_vectors(solve_upper, unpack(factors, dimensions), latent)
+
+
+def whiten_gradient(cotangent: Tensor, difference: Tensor, factors: Tensor) -> Tensor:
+    """Pull a cotangent of z = Ū(x − μ) back to the packed factors.
+
+    ∂(h·Ūd)/∂U[i,j] = h[i] d[j] above the diagonal, h[i] d[i] exp(U[i,i]) on it.
+
+    Shapes: cotangent and difference [S, ..., D], factors [..., T] → [..., T],
+    summed over the leading axis.
+    """
+    dimensions = difference.shape[-1]
+    scales = _exp(factors[..., :dimensions])
+    if is_diagonal(factors, dimensions):
+        return (cotangent * difference).sum(0) * scales
+    outer = cotangent.movedim(0, -1) @ difference.movedim(0, -2)
+    entries = _take(outer.flatten(-2), _packing(dimensions))
+    return torch.cat([entries[..., :dimensions] * scales, entries[..., dimensions:]], dim=-1)
+
+
+def inverse_factors(factors: Tensor, dimensions: int) -> Tensor:
+    """Return Ū⁻¹, the square root of the covariance that sampling uses: Σ = Ū⁻¹Ū⁻ᵀ.
+
+    Shapes: factors [..., T] → [..., D, D].
+    """
+    if is_diagonal(factors, dimensions):
+        return torch.diag_embed(factors.neg().exp())
+    wide = widen(factors)
+    identity = torch.eye(dimensions, dtype=wide.dtype, device=wide.device)
+    return solve_upper(unpack(wide, dimensions), identity).to(factors.dtype)
+
+
+def reorder(factors: Tensor, order: Sequence[int]) -> Tensor:
+    """Return the factors of the same Gaussians with their dimensions in another order.
+
+    With P the permutation and ŪP = QR, the precision becomes PᵀŪᵀŪP = RᵀR: R is the
+    new factor. Taking rows and columns of Ū instead is wrong for every order but the
+    identity.
+
+    Shapes: factors [..., T] → [..., T]; dimension j of the result is order[j].
+    """
+    dimensions = len(order)
+    if list(order) == list(range(dimensions)):
+        return factors
+    if is_diagonal(factors, dimensions):
+        return factors[..., list(order)]
+    columns = unpack(widen(factors), dimensions)[..., list(order)]
+    return pack(triangularise(columns)[1]).to(factors.dtype)
+
+
+def block(factors: Tensor, dimensions: int, start: int, stop: int) -> Tensor:
+    """Return the factor in rows and columns start…stop−1 of U.
+
+    A leading block is the factor of p(x_lead | x_rest), a trailing block that of the
+    marginal p(x_trail); a block in between has no such meaning.
+
+    Shapes: factors [..., T] → [..., T'].
+    """
+    if is_diagonal(factors, dimensions):
+        return factors[..., start:stop]
+    position = _unpacking(dimensions).reshape(dimensions, dimensions)[start:stop, start:stop]
+    return _take(factors, position.ravel()[_packing(stop - start)])
+
+
+def rescale(factors: Tensor, scale: Tensor) -> Tensor:
+    """Return the factors of diag(scale)·x: Ū diag(1/scale), its rows' signs made positive.
+
+    Shapes: factors [..., T], scale [D] → [..., T].
+    """
+    dimensions = scale.shape[-1]
+    diagonal = factors[..., :dimensions] - scale.abs().log()
+    if is_diagonal(factors, dimensions):
+        return diagonal
+    rows, columns = np.triu_indices(dimensions, 1)
+    ratio = _take(scale.sign(), rows) / _take(scale, columns)
+    return torch.cat([diagonal, factors[..., dimensions:] * ratio], dim=-1)
+
+
+def triangularise(matrix: Tensor) -> tuple[Tensor, Tensor]:
+    """Return Q with orthonormal columns and upper triangular R, its diagonal ≥ 0: matrix = QR.
+
+    RᵀR = matrixᵀ·matrix, without ever squaring the condition number.
+
+    Shapes: [..., M, D] with M ≥ D → [..., M, D] and [..., D, D].
+    """
+    q, r = torch.linalg.qr(matrix)
+    sign = torch.where(r.diagonal(dim1=-2, dim2=-1) < 0, -1.0, 1.0).to(r.dtype)
+    return q * sign.unsqueeze(-2), r * sign.unsqueeze(-1)
+
+
+def from_square_root(root: Tensor) -> Tensor:
+    """Return the packed factor of the covariance root·rootᵀ.
+
+    An upper triangular W with WWᵀ = root·rootᵀ comes from a QR of the flipped
+    transpose; then Ū = W⁻¹. Shapes: root [..., D, N] with N ≥ D → [..., D(D+1)/2].
+    """
+    wide = widen(root)
+    _, flipped = triangularise(wide.mT.flip(-1))
+    upper = flipped.mT.flip(-1, -2)
+    identity = torch.eye(upper.shape[-1], dtype=wide.dtype, device=wide.device)
+    return pack(solve_upper(upper, identity)).to(root.dtype)
+
+
+def solve_upper(upper: Tensor, right: Tensor) -> Tensor:
+    """Return upper⁻¹·right by back substitution. Shapes: [..., D, D], [..., D, N] → [..., D, N]."""
+    return torch.linalg.solve_triangular(upper, right, upper=True)
+
+
+def _on_vectors(
+    operator: Callable[[Tensor, Tensor], Tensor], matrices: Tensor, vectors: Tensor
+) -> Tensor:
+    """Apply a matrix operator to vectors; leading axes the matrices lack become columns.
+
+    So many vectors that share a matrix cost one GEMM, not one expanded matrix each.
+    """
+    extra = vectors.dim() + 1 - matrices.dim()
+    if extra <= 0:
+        return operator(matrices, vectors.unsqueeze(-1)).squeeze(-1)
+    columns = vectors.flatten(0, extra - 1).movedim(0, -1)
+    return operator(matrices, columns).movedim(-1, 0).unflatten(0, vectors.shape[:extra])

@@ -1,0 +1,12 @@
+import hypothesis
+import pytest
+import torch
+
+# Fixed: a failure found today is found again tomorrow.
+hypothesis.settings.register_profile("fixed", derandomize=True, deadline=None, max_examples=40)
+hypothesis.settings.load_profile("fixed")
+
+
+@pytest.fixture(autouse=True)
+def _seeded():
+    torch.manual_seed(0)

@@ -1,0 +1,150 @@
+from itertools import permutations
+
+import pytest
+import torch
+from reference import STRUCTURES, random_parameters
+from torch.testing import assert_close
+
+from condens.errors import ShapeError
+from condens.functional import log_determinant, pack, packed_size, unpack, unwhiten, whiten
+from condens.functional.triangular import (
+    as_full,
+    block,
+    from_square_root,
+    inverse_factors,
+    reorder,
+    rescale,
+    whiten_gradient,
+)
+
+SIZES = (1, 2, 5, 20)
+
+
+def factors_of(dimensions, structure="full", batch=()):
+    return random_parameters(batch, 3, dimensions, structure=structure, seed=dimensions)[2]
+
+
+def precision(factors, dimensions):
+    upper = unpack(factors, dimensions)
+    return upper.mT @ upper
+
+
+def test_packing_is_log_diagonals_then_rows_of_the_strict_triangle():
+    packed = torch.tensor([0.1, 0.2, 0.3, 12.0, 13.0, 23.0], dtype=torch.float64)
+    expected = torch.tensor([[0.1, 12, 13], [0, 0.2, 23], [0, 0, 0.3]], dtype=torch.float64)
+    expected.diagonal().exp_()
+    assert_close(unpack(packed, 3), expected, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("dimensions", SIZES)
+def test_pack_inverts_unpack(dimensions):
+    factors = factors_of(dimensions, batch=(4,))
+    assert factors.shape[-1] == packed_size(dimensions)
+    assert_close(pack(unpack(factors, dimensions)), factors, rtol=1e-13, atol=1e-13)
+
+
+@pytest.mark.parametrize("structure", STRUCTURES)
+@pytest.mark.parametrize("dimensions", SIZES)
+def test_whiten_is_the_matrix_product_and_unwhiten_its_inverse(dimensions, structure):
+    factors = factors_of(dimensions, structure)
+    x = torch.randn(7, 3, dimensions, dtype=torch.float64)
+    z = whiten(x, factors)
+    expected = torch.einsum("kij,nkj->nki", unpack(factors, dimensions), x)
+    assert_close(z, expected, rtol=1e-12, atol=1e-12)
+    assert_close(unwhiten(z, factors), x, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("structure", STRUCTURES)
+def test_vectors_with_more_axes_than_factors_agree_with_expanded_factors(structure):
+    factors = factors_of(3, structure, batch=(2,))
+    x = torch.randn(4, 5, 2, 3, 3, dtype=torch.float64)
+    expanded = factors.expand(4, 5, *factors.shape)
+    assert_close(whiten(x, factors), whiten(x, expanded), rtol=1e-13, atol=1e-13)
+    assert_close(unwhiten(x, factors), unwhiten(x, expanded), rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("structure", STRUCTURES)
+@pytest.mark.parametrize("dimensions", (1, 2, 5))
+def test_log_determinant_is_that_of_the_jacobian(dimensions, structure):
+    factor = factors_of(dimensions, structure)[0]
+    x = torch.randn(dimensions, dtype=torch.float64)
+    jacobian = torch.autograd.functional.jacobian(lambda v: whiten(v, factor), x)
+    assert_close(
+        log_determinant(factor, dimensions),
+        torch.linalg.slogdet(jacobian).logabsdet,
+        rtol=1e-12,
+        atol=1e-12,
+    )
+
+
+@pytest.mark.parametrize("structure", STRUCTURES)
+def test_whiten_gradient_is_autograds(structure):
+    factors = factors_of(4, structure, batch=(2,)).requires_grad_()
+    x, h = torch.randn(2, 6, 2, 3, 4, dtype=torch.float64)
+    (expected,) = torch.autograd.grad((h * whiten(x, factors)).sum(), factors)
+    assert_close(whiten_gradient(h, x, factors), expected, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("structure", STRUCTURES)
+def test_whitening_has_right_first_and_second_derivatives(structure):
+    factors = factors_of(3, structure).requires_grad_()
+    x = torch.randn(2, 3, 3, dtype=torch.float64, requires_grad=True)
+    for function in (whiten, unwhiten):
+        assert torch.autograd.gradcheck(function, (x, factors))
+        assert torch.autograd.gradgradcheck(function, (x, factors))
+
+
+@pytest.mark.parametrize("structure", STRUCTURES)
+def test_reorder_permutes_the_precision_for_every_order(structure):
+    factors = factors_of(4, structure)
+    original = precision(factors, 4)
+    for order in permutations(range(4)):
+        index = list(order)
+        expected = original[:, index][:, :, index]
+        assert_close(precision(reorder(factors, index), 4), expected, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("structure", STRUCTURES)
+def test_leading_block_is_conditional_and_trailing_block_marginal(structure):
+    factors = factors_of(5, structure)
+    lead, trail = block(factors, 5, 0, 2), block(factors, 5, 2, 5)
+    full = precision(factors, 5)
+    assert_close(precision(lead, 2), full[:, :2, :2], rtol=1e-12, atol=1e-12)
+    covariance = torch.linalg.inv(full)[:, 2:, 2:]
+    assert_close(torch.linalg.inv(precision(trail, 3)), covariance, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("structure", STRUCTURES)
+def test_rescale_with_signs(structure):
+    factors = factors_of(3, structure)
+    scale = torch.tensor([2.0, -0.5, 3.0], dtype=torch.float64)
+    expected = precision(factors, 3) / torch.outer(scale, scale)
+    assert_close(precision(rescale(factors, scale), 3), expected, rtol=1e-12, atol=1e-12)
+
+
+def test_from_square_root_of_a_wide_dense_matrix():
+    root = torch.randn(4, 3, 6, dtype=torch.float64)
+    expected = torch.linalg.inv(root @ root.mT)
+    assert_close(precision(from_square_root(root), 3), expected, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("structure", STRUCTURES)
+def test_inverse_factors_and_full_packing(structure):
+    factors = factors_of(5, structure)
+    identity = torch.eye(5, dtype=torch.float64).expand(3, 5, 5)
+    product = inverse_factors(factors, 5) @ unpack(factors, 5)
+    assert_close(product, identity, rtol=1e-10, atol=1e-10)
+    assert_close(unpack(as_full(factors, 5), 5), unpack(factors, 5), rtol=0, atol=0)
+
+
+def test_half_precision_round_trip():
+    factors = factors_of(3).bfloat16()
+    z = torch.randn(3, 3).bfloat16()
+    back = whiten(unwhiten(z, factors).float(), factors.float())
+    assert unwhiten(z, factors).dtype == torch.bfloat16
+    assert_close(back, z.float(), rtol=0.1, atol=0.1)
+
+
+def test_length_that_fits_no_structure_is_refused():
+    with pytest.raises(ShapeError, match=r"4 dimensions need 10 \(full.*or 4 \(diagonal\)"):
+        whiten(torch.zeros(4), torch.zeros(7))
