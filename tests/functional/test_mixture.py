@@ -81,7 +81,7 @@ def test_shifted_logits_are_the_same_mixture():
 
 
 @pytest.mark.parametrize("structure", STRUCTURES)
-@pytest.mark.parametrize("components", (1, 3))
+@pytest.mark.parametrize("components", [1, 3])
 def test_integrates_to_one(components, structure):
     for dimensions, points in ((1, 4001), (2, 801)):
         parameters = random_parameters((), components, dimensions, structure=structure, spread=1.0)

@@ -64,7 +64,7 @@ def test_vectors_with_more_axes_than_factors_agree_with_expanded_factors(structu
 
 
 @pytest.mark.parametrize("structure", STRUCTURES)
-@pytest.mark.parametrize("dimensions", (1, 2, 5))
+@pytest.mark.parametrize("dimensions", [1, 2, 5])
 def test_log_determinant_is_that_of_the_jacobian(dimensions, structure):
     factor = factors_of(dimensions, structure)[0]
     x = torch.randn(dimensions, dtype=torch.float64)

@@ -5,13 +5,13 @@ or diagonal ones. Every function returns the parameters of the new mixture. All 
 the elementwise steps run in double precision and return in the precision that came.
 """
 
-import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from condens.functional.normal import LOG_2PI
 from condens.functional.precision import widen
 from condens.functional.triangular import (
     as_full,
@@ -132,7 +132,7 @@ def multiply(
         + log_diagonal(other)
         - log_diagonal(r)
         - 0.5 * left_over
-        - 0.5 * dimensions * math.log(2 * math.pi)
+        - 0.5 * dimensions * LOG_2PI
     )
     joint = torch.log_softmax(logits, -1) + log_scale
     product = Parameters(torch.log_softmax(joint, -1), means + shift.squeeze(-1), pack(r))

@@ -8,6 +8,7 @@ import torch
 from torch import Generator, Tensor
 
 from condens.functional.mixture import joint_log_prob, log_prob
+from condens.functional.normal import LOG_2PI
 from condens.functional.sampling import sample, sample_components
 from condens.functional.triangular import inverse_factors, log_determinant, log_diagonal
 
@@ -49,7 +50,7 @@ def entropy(
     components, dimensions = means.shape[-2:]
     log_weights = torch.log_softmax(logits, -1)
     weights = log_weights.exp()
-    gaussian = 0.5 * dimensions * (1 + math.log(2 * math.pi)) - log_determinant(factors, dimensions)
+    gaussian = 0.5 * dimensions * (1 + LOG_2PI) - log_determinant(factors, dimensions)
     exact = (weights * gaussian).sum(-1) + _categorical_entropy(log_weights)
     if components == 1:
         return Estimate(exact, torch.zeros_like(exact))

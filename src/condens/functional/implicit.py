@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from condens.functional import normal
 from condens.functional.triangular import unpack, whiten, whiten_gradient
 
 
@@ -32,8 +33,7 @@ def _terms(target: Tensor, logits: Tensor, means: Tensor, factors: Tensor) -> _T
     dimensions = means.shape[-1]
     difference = target.unsqueeze(-2) - means
     latent = whiten(difference, factors)
-    log_normal = -0.5 * latent.square() - 0.5 * torch.log(latent.new_tensor(2 * torch.pi))
-    steps = log_normal + factors[..., :dimensions]
+    steps = factors[..., :dimensions] - 0.5 * (latent.square() + normal.LOG_2PI)
     # Exclusive sums over the dimensions that come later, m > i.
     later = steps.flip(-1).cumsum(-1).flip(-1) - steps
     log_weights = torch.log_softmax(logits.unsqueeze(-1) + later, -2)
@@ -49,7 +49,7 @@ def conditional_cdfs(target: Tensor, logits: Tensor, means: Tensor, factors: Ten
     Shapes: target [..., D] → [..., D].
     """
     terms = _terms(target, logits, means, factors)
-    return (terms.log_weights.exp() * torch.special.ndtr(terms.latent)).sum(-2)
+    return (terms.log_weights.exp() * normal.cdf(terms.latent)).sum(-2)
 
 
 def attach_gradient(
@@ -144,7 +144,7 @@ def _weight_ratio(terms: _Terms) -> Tensor:
     Φ(z) and Φ(z) − 1 serve alike, since the weights' changes sum to zero; the smaller
     of the two keeps its digits.
     """
-    above = (terms.log_weights.exp() * torch.special.ndtr(terms.latent)).sum(-2, keepdim=True) > 0.5
+    above = (terms.log_weights.exp() * normal.cdf(terms.latent)).sum(-2, keepdim=True) > 0.5
     side = torch.where(above, -1.0, 1.0).to(terms.latent.dtype)
     log_mass = terms.log_weights + torch.special.log_ndtr(side * terms.latent)
     ratio = side * (log_mass - terms.log_density.unsqueeze(-2)).exp()

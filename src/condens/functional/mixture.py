@@ -5,19 +5,17 @@ packed factors [..., K, T] with T = D(D+1)/2 for full covariances or T = D for
 diagonal ones, and target [..., D]; leading axes broadcast.
 """
 
-import math
 
 import torch
 from torch import Tensor
 
+from condens.functional.normal import LOG_2PI
 from condens.functional.triangular import (
     inverse_factors,
     is_diagonal,
     log_determinant,
     whiten,
 )
-
-_LOG_2PI = math.log(2 * math.pi)
 
 
 def component_log_prob(target: Tensor, means: Tensor, factors: Tensor) -> Tensor:
@@ -33,13 +31,14 @@ def component_log_prob(target: Tensor, means: Tensor, factors: Tensor) -> Tensor
     """
     dimensions = means.shape[-1]
     difference = target.unsqueeze(-2) - means
-    # Infinities leave before the arithmetic: in the backward pass 0 · ∞ would be NaN.
-    # A NaN in the target is not hidden.
+    # Numbers whose square overflows leave before the arithmetic: in the backward pass
+    # 0 · ∞ would be NaN. A NaN in the target is not hidden.
     near = ~difference.isinf()
     latent = whiten(torch.where(near, difference, 0.0), factors)
-    held = near & (latent.isfinite() | difference.isnan().any(-1, keepdim=True))
+    reach = torch.finfo(latent.dtype).max ** 0.5
+    held = near & ((latent.abs() < reach) | difference.isnan().any(-1, keepdim=True))
     energy = 0.5 * torch.where(held, latent, 0.0).square().sum(-1)
-    constant = 0.5 * dimensions * _LOG_2PI
+    constant = 0.5 * dimensions * LOG_2PI
     log_density = log_determinant(factors, dimensions) - energy - constant
     return torch.where(held.all(-1), log_density, -torch.inf)
 

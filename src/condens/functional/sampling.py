@@ -36,7 +36,7 @@ def sample(
         index = component[..., None, None]
         centre = torch.take_along_dim(means.unsqueeze(0), index, -2).squeeze(-2)
         chosen = torch.take_along_dim(factors.unsqueeze(0), index, -2).squeeze(-2)
-        return (centre + unwhiten(noise, chosen)).reshape(*shape, *batch, -1)
+        return (centre + unwhiten(noise, chosen)).reshape(*shape, *batch, means.shape[-1])
 
 
 def rsample(

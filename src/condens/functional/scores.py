@@ -5,6 +5,7 @@ import math
 import torch
 from torch import Generator, Tensor
 
+from condens.functional import normal
 from condens.functional.estimates import Estimate
 from condens.functional.sampling import sample
 
@@ -31,8 +32,7 @@ def crps(target: Tensor, logits: Tensor, means: Tensor, factors: Tensor) -> Tens
 def _mean_absolute(centre: Tensor, deviation: Tensor) -> Tensor:
     """Return E|N(centre, deviation²)|."""
     ratio = centre / deviation
-    density = torch.exp(-0.5 * ratio.square()) / math.sqrt(2 * math.pi)
-    return 2 * deviation * density + centre * torch.erf(ratio / math.sqrt(2))
+    return 2 * deviation * normal.density(ratio) + centre * torch.erf(ratio / math.sqrt(2))
 
 
 def energy_score(

@@ -67,8 +67,8 @@ def _take(tensor: Tensor, positions: np.ndarray) -> Tensor:
 
 
 def _exp(log_diagonal: Tensor) -> Tensor:
-    # Saturates at the largest finite number: infinity times a zero would be NaN.
-    return log_diagonal.clamp(max=math.log(torch.finfo(log_diagonal.dtype).max)).exp()
+    # Saturates just below the largest number: infinity times a zero would be NaN.
+    return log_diagonal.clamp(max=math.log(torch.finfo(log_diagonal.dtype).max) - 1).exp()
 
 
 def unpack(factors: Tensor, dimensions: int) -> Tensor:

@@ -6,6 +6,7 @@ Here D = 1, so a factor is one log-precision and z = exp(U)(x − μ).
 import torch
 from torch import Tensor
 
+from condens.functional import normal
 from condens.functional.implicit import attach_gradient
 from condens.functional.precision import widen
 
@@ -23,7 +24,7 @@ def cdf(target: Tensor, logits: Tensor, means: Tensor, factors: Tensor) -> Tenso
     tensor(0.5000)
     """
     latent = (target - means.squeeze(-1)) * factors.squeeze(-1).exp()
-    return (torch.softmax(logits, -1) * torch.special.ndtr(latent)).sum(-1)
+    return (torch.softmax(logits, -1) * normal.cdf(latent)).sum(-1)
 
 
 def icdf(probability: Tensor, logits: Tensor, means: Tensor, factors: Tensor) -> Tensor:
@@ -88,10 +89,9 @@ def _excess(
     """
     latent = (x.unsqueeze(-1) - means) / deviation
     passed = latent >= 0
-    tails = weights * torch.special.ndtr(-latent.abs())
+    tails = weights * normal.cdf(-latent.abs())
     from_below = torch.where(passed, weights, 0.0).sum(-1) - probability
     from_above = (1 - probability) - torch.where(passed, 0.0, weights).sum(-1)
     whole = torch.where(probability <= 0.5, from_below, from_above)
     excess = whole + torch.where(passed, -tails, tails).sum(-1)
-    normal = torch.exp(-0.5 * latent.square()) * (2 * torch.pi) ** -0.5
-    return excess, (weights * normal / deviation).sum(-1)
+    return excess, (weights * normal.density(latent) / deviation).sum(-1)

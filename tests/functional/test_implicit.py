@@ -1,0 +1,102 @@
+import numpy as np
+import pytest
+import torch
+from reference import STRUCTURES, condition, dense, marginal, random_parameters
+from scipy import stats
+from torch.testing import assert_close
+
+from condens.functional import algebra, conditional_cdfs, icdf
+from condens.functional.implicit import attach_gradient
+
+
+def inverse_rosenblatt(levels, *parameters):
+    """Solve for x one dimension after the other, through marginals and conditionals."""
+    count, dimensions = levels.shape[0], parameters[1].shape[-1]
+    expanded = [p.expand(count, *p.shape) for p in parameters]
+    x = icdf(levels[:, -1], *algebra.marginal(*expanded, [dimensions - 1]))
+    for i in reversed(range(dimensions - 1)):
+        rest = algebra.marginal(*expanded, list(range(i, dimensions)))
+        given = algebra.condition(*rest, list(range(1, dimensions - i)), x)
+        x = torch.cat([icdf(levels[:, i], *given), x], -1)
+    return x
+
+
+@pytest.mark.parametrize("structure", STRUCTURES)
+@pytest.mark.parametrize("components", [1, 3])
+@pytest.mark.parametrize("dimensions", [1, 2, 5])
+def test_conditional_cdfs_against_dense_conditionals(dimensions, components, structure):
+    parameters = random_parameters((), components, dimensions, structure=structure)
+    twin = dense(*parameters)
+    x = torch.randn(6, dimensions, dtype=torch.float64)
+    ours = conditional_cdfs(x, *parameters)
+    for n in range(6):
+        for i in range(dimensions):
+            rest = marginal(*twin, list(range(i, dimensions)))
+            if i < dimensions - 1:
+                rest = condition(*rest, list(range(1, dimensions - i)), x[n, i + 1 :].numpy())
+            weights, means, covariances = rest
+            expected = weights @ stats.norm.cdf(
+                x[n, i].item(), means[:, 0], covariances[:, 0, 0] ** 0.5
+            )
+            np.testing.assert_allclose(ours[n, i], expected, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("structure", STRUCTURES)
+@pytest.mark.parametrize("components", [1, 3])
+@pytest.mark.parametrize("dimensions", [1, 2, 4])
+def test_gradient_against_finite_differences_of_the_inverse(dimensions, components, structure):
+    parameters = random_parameters((), components, dimensions, structure=structure, spread=1.0)
+    levels = torch.rand(5, dimensions, dtype=torch.float64) * 0.9 + 0.05
+    x = inverse_rosenblatt(levels, *parameters)
+    assert_close(conditional_cdfs(x, *parameters), levels, rtol=1e-12, atol=1e-12)
+    cotangent = torch.randn_like(x)
+    inputs = [t.clone().requires_grad_() for t in (levels, *parameters)]
+    attached = attach_gradient(x, *inputs)
+    assert_close(attached, x, rtol=0, atol=0)
+    gradients = torch.autograd.grad((attached * cotangent).sum(), inputs)
+
+    def objective(*tensors):
+        with torch.no_grad():
+            return (inverse_rosenblatt(*tensors) * cotangent).sum()
+
+    step = 1e-5
+    for position, gradient in enumerate(gradients):
+        for index in np.ndindex(*gradient.shape):
+            shifted = []
+            for sign in (1, -1):
+                tensors = [levels.clone(), *(p.clone() for p in parameters)]
+                tensors[position][index] += sign * step
+                shifted.append(objective(*tensors))
+            slope = (shifted[0] - shifted[1]) / (2 * step)
+            assert_close(gradient[index], slope, rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize("structure", STRUCTURES)
+def test_second_derivatives_are_those_of_the_inverse(structure):
+    parameters = random_parameters((), 2, 2, structure=structure, spread=1.0)
+    levels = torch.tensor([[0.3, 0.6], [0.8, 0.2]], dtype=torch.float64)
+    inputs = [t.requires_grad_() for t in (levels, *parameters)]
+
+    def implicit(*tensors):
+        x = inverse_rosenblatt(*(t.detach() for t in tensors))
+        return attach_gradient(x, *tensors)
+
+    assert torch.autograd.gradcheck(implicit, inputs)
+    assert torch.autograd.gradgradcheck(implicit, inputs)
+
+
+def test_gradient_keeps_its_digits_in_float32_tails():
+    generator = torch.Generator().manual_seed(1)
+    logits = torch.tensor([0.0, -1.0])
+    means, factors = torch.tensor([[0.0], [1.0]]), torch.tensor([[20.0], [20.0]])
+    means = means * torch.exp(-factors)
+    # Samples up to six deviations out, on both sides, at a scale of exp(-20).
+    x = torch.linspace(-6, 7, 40)[:, None] * torch.exp(torch.tensor(-20.0))
+    cotangent = torch.randn(x.shape, generator=generator)
+    results = []
+    for dtype in (torch.float32, torch.float64):
+        inputs = [t.to(dtype).requires_grad_() for t in (logits, means, factors)]
+        attached = attach_gradient(x.to(dtype), torch.zeros_like(x, dtype=dtype), *inputs)
+        results.append(torch.autograd.grad((attached * cotangent.to(dtype)).sum(), inputs))
+    for single, double in zip(*results, strict=True):
+        assert_close(single.double(), double, rtol=1e-4, atol=0)

@@ -1,0 +1,73 @@
+import math
+
+import pytest
+import torch
+from reference import STRUCTURES, random_parameters
+from torch.testing import assert_close
+
+from condens.functional import (
+    component_log_prob,
+    log_prob,
+    nll,
+    report_printed_form,
+    uniform_bound,
+    weighted_bound,
+)
+
+LOSSES = [nll, weighted_bound, uniform_bound, report_printed_form]
+
+
+def case(structure="full", components=4, dimensions=3):
+    parameters = random_parameters((200,), components, dimensions, structure=structure)
+    return 2 * torch.randn(200, dimensions, dtype=torch.float64), *parameters
+
+
+@pytest.mark.parametrize("structure", STRUCTURES)
+def test_definitions(structure):
+    x, logits, means, factors = case(structure)
+    weights = torch.softmax(logits, -1)
+    density = component_log_prob(x, means, factors).exp()
+    exact = -(weights * density).sum(-1).log()
+    assert_close(nll(x, logits, means, factors), exact, rtol=1e-10, atol=1e-10)
+    weighted = -(weights * density.log()).sum(-1)
+    assert_close(weighted_bound(x, logits, means, factors), weighted, rtol=1e-10, atol=1e-10)
+    printed = -(weights * density).log().sum(-1)
+    assert_close(report_printed_form(x, logits, means, factors), printed, rtol=1e-10, atol=1e-10)
+    uniform = printed / 4 - math.log(4)
+    assert_close(uniform_bound(x, logits, means, factors), uniform, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("bound", [weighted_bound, uniform_bound])
+@pytest.mark.parametrize("structure", STRUCTURES)
+def test_bounds_hold_and_are_tight_for_one_component(bound, structure):
+    arguments = case(structure)
+    assert (bound(*arguments) >= nll(*arguments) - 1e-9).all()
+    single = case(structure, components=1)
+    assert_close(bound(*single), nll(*single), rtol=1e-12, atol=1e-12)
+
+
+def test_nll_is_minus_log_prob_per_row():
+    arguments = case()
+    assert nll(*arguments).shape == (200,)
+    assert_close(nll(*arguments), -log_prob(*arguments), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize("structure", STRUCTURES)
+def test_derivatives(loss, structure):
+    arguments = tuple(tensor[:2].clone().requires_grad_() for tensor in case(structure))
+    assert torch.autograd.gradcheck(loss, arguments)
+    assert torch.autograd.gradgradcheck(loss, arguments)
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_a_component_without_weight_gives_no_nan(loss):
+    x, logits, means, factors = case()
+    logits[:, 1] = -torch.inf
+    tensors = [t.requires_grad_() for t in (x, logits, means, factors)]
+    value = loss(*tensors)
+    assert not value.isnan().any()
+    if loss in (nll, weighted_bound):
+        assert value.isfinite().all()
+        value.sum().backward()
+        assert all(t.grad.isfinite().all() for t in tensors)

@@ -1,0 +1,143 @@
+import hypothesis
+import mpmath
+import numpy as np
+import pytest
+import torch
+from hypothesis import strategies as st
+from reference import dense, random_parameters
+from scipy import stats
+from torch.testing import assert_close
+
+from condens.functional import cdf, icdf, log_prob
+
+mpmath.mp.dps = 60
+
+
+def exact_cdf(x, weights, means, deviations):
+    """Return P(X ≤ x) to sixty digits."""
+    return mpmath.fsum(
+        w * mpmath.ncdf((x - m) / s) for w, m, s in zip(weights, means, deviations, strict=True)
+    )
+
+
+def exact_quantile(p, weights, means, deviations):
+    """Bisect to sixty digits the exact mixture of the given floating-point numbers."""
+    total = mpmath.fsum(weights)
+    weights = [w / total for w in weights]
+    reach = 45 * max(deviations)
+    low, high = min(means) - reach, max(means) + reach
+    for _ in range(230):
+        middle = (low + high) / 2
+        if exact_cdf(middle, weights, means, deviations) < p:
+            low = middle
+        else:
+            high = middle
+    return (low + high) / 2
+
+
+def build(weights, means, deviations):
+    weights, means, deviations = (
+        torch.tensor(t, dtype=torch.float64) for t in (weights, means, deviations)
+    )
+    return weights.log(), means[:, None], -deviations.log()[:, None]
+
+
+HARD = {
+    "far apart": ([0.3, 0.7], [0.0, 1e6], [1.0, 1.0]),
+    "far apart, unequal scales": ([0.5, 0.2, 0.3], [-1e6, 0.0, 1e6], [1e-3, 1.0, 1e3]),
+    "tiny weight": ([1 - 1e-12, 1e-12], [0.0, 50.0], [1.0, 1.0]),
+    "tiny weight far below": ([1e-12, 1 - 1e-12], [-1e6, 0.0], [1.0, 1.0]),
+    "narrow in wide": ([0.5, 0.5], [0.0, 0.3], [1.0, 1e-8]),
+    "one": ([1.0], [3.0], [2.0]),
+}
+LEVELS = [1e-300, 1e-30, 5e-13, 2e-12, 0.01, 0.299, 0.49, 0.6, 0.9, 0.999, 1 - 1e-12]
+
+
+@pytest.mark.parametrize("name", HARD)
+def test_quantiles_against_sixty_digits(name):
+    weights, means, deviations = HARD[name]
+    parameters = build(weights, means, deviations)
+    levels = torch.tensor(LEVELS, dtype=torch.float64)
+    ours = icdf(levels, *parameters).squeeze(-1)
+    for p, x in zip(LEVELS, ours.tolist(), strict=True):
+        exact = exact_quantile(mpmath.mpf(p), weights, means, deviations)
+        # The quantile, and what p's own rounding (and the weights') does to it.
+        density = log_prob(torch.tensor([x], dtype=torch.float64), *parameters).exp().item()
+        rounding = 4e-16 * min(p, 1 - p) / density + 4e-16 * (abs(x) + max(map(abs, means)))
+        slack = 4e-16 / density if p > 0.5 and len(weights) > 1 else 0.0
+        assert abs(x - exact) <= 20 * (rounding + slack), (p, x, float(exact))
+
+
+def test_quantile_in_the_gap_balances_the_tails():
+    logits, means, factors = build([0.5, 0.5], [-10.0, 10.0], [1.0, 1.0])
+    median = icdf(torch.tensor(0.5, dtype=torch.float64), logits, means, factors)
+    assert_close(median, torch.zeros(1, dtype=torch.float64), rtol=0, atol=1e-12)
+
+
+@hypothesis.given(st.integers(0, 2**31), st.floats(1e-15, 1 - 1e-15), st.integers(1, 6))
+def test_round_trip(seed, level, components):
+    logits, means, factors = random_parameters((3,), components, 1, seed=seed, spread=10.0)
+    levels = torch.tensor(level, dtype=torch.float64)
+    x = icdf(levels, logits, means, factors)
+    assert x.shape == (3, 1)
+    back = cdf(x, logits, means, factors)
+    assert_close(back, levels.expand(3), rtol=1e-12, atol=1e-15)
+
+
+def test_round_trip_in_float32_and_monotone():
+    parameters = [p.float() for p in random_parameters((), 4, 1, spread=5.0)]
+    levels = torch.linspace(0.001, 0.999, 999)
+    x = icdf(levels, *parameters)
+    assert x.dtype == torch.float32
+    assert_close(cdf(x, *parameters), levels, rtol=0, atol=1e-6)
+    assert (x.diff(dim=0) > 0).all()
+
+
+def test_ends_are_infinite_and_carry_no_gradient():
+    parameters = [p.requires_grad_() for p in random_parameters((), 3, 1)]
+    x = icdf(torch.tensor([0.0, 0.5, 1.0], dtype=torch.float64), *parameters)
+    assert x[0].isneginf()
+    assert x[2].isposinf()
+    (x.squeeze(-1) * torch.tensor([0.0, 1.0, 0.0])).nan_to_num(0, 0, 0).sum().backward()
+    assert all(p.grad.isfinite().all() for p in parameters)
+
+
+def test_levels_broadcast_against_the_batch():
+    parameters = random_parameters((4,), 3, 1)
+    levels = torch.tensor([0.1, 0.5, 0.9], dtype=torch.float64)
+    x = icdf(levels[:, None], *parameters)
+    assert x.shape == (3, 4, 1)
+    for i in range(4):
+        alone = icdf(levels, *(p[i] for p in parameters))
+        assert_close(x[:, i], alone, rtol=1e-13, atol=1e-13)
+
+
+@pytest.mark.parametrize("components", [1, 3, 20])
+def test_cdf_against_scipy(components):
+    parameters = random_parameters((), components, 1)
+    weights, means, covariances = dense(*parameters)
+    x = torch.linspace(-8, 8, 33, dtype=torch.float64)[:, None]
+    each = stats.norm.cdf(x.numpy(), means[:, 0], covariances[:, 0, 0] ** 0.5)
+    np.testing.assert_allclose(cdf(x, *parameters), each @ weights, rtol=1e-12)
+
+
+def test_cdf_keeps_its_digits_in_the_lower_tail():
+    x = torch.tensor([[-37.0]], dtype=torch.float64)
+    value = cdf(x, *build([0.3, 0.7], [0.0, 5.0], [1.0, 1.0])).item()
+    assert value == pytest.approx(float(0.3 * mpmath.ncdf(-37)), rel=1e-12)
+
+
+def test_derivative_of_the_cdf_is_the_density():
+    parameters = random_parameters((5,), 3, 1)
+    x = torch.randn(5, 1, dtype=torch.float64, requires_grad=True)
+    (slope,) = torch.autograd.grad(cdf(x, *parameters).sum(), x)
+    assert_close(slope.squeeze(-1), log_prob(x, *parameters).exp(), rtol=1e-10, atol=1e-12)
+
+
+def test_derivatives():
+    parameters = [p.requires_grad_() for p in random_parameters((2,), 3, 1)]
+    x = torch.randn(2, 1, dtype=torch.float64, requires_grad=True)
+    levels = torch.tensor([[0.2, 0.7], [0.5, 0.95]], dtype=torch.float64, requires_grad=True)
+    for function, first in ((cdf, x), (icdf, levels)):
+        assert torch.autograd.gradcheck(function, (first, *parameters))
+        assert torch.autograd.gradgradcheck(function, (first, *parameters))
