@@ -73,7 +73,7 @@ def check_values(logits: Tensor, means: Tensor, factors: Tensor) -> None:
         raise NotFiniteError(
             message("logits", came, expected, "Give one component a finite logit.")
         )
-    log_diagonal = factors[..., : means.shape[-1]]
+    log_diagonal = factors.detach()[..., : means.shape[-1]]
     # Half the exponent range: squares of the scales, and their inverses, exist too.
     largest = 0.5 * math.log(torch.finfo(factors.dtype).max)
     if log_diagonal.numel() and float(log_diagonal.abs().max()) > largest:

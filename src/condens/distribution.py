@@ -78,9 +78,13 @@ class GaussianMixture(Distribution):
         self.means = means.expand(*batch, -1, -1).to(dtype)
         self.factors = factors.expand(*batch, -1, -1).to(dtype)
         self.names = check_names(names, means.shape[-1])
-        if Distribution._validate_args if validate_args is None else validate_args:
+        # Our own checks in place of torch's: they tell what to do, and admit an empty batch.
+        super().__init__(batch, means.shape[-1:], validate_args=False)
+        self._validate_args = (
+            Distribution._validate_args if validate_args is None else validate_args
+        )
+        if self._validate_args:
             arguments.check_values(*self.parameters)
-        super().__init__(batch, means.shape[-1:], validate_args=validate_args)
 
     @classmethod
     def from_covariances(
@@ -258,7 +262,7 @@ class GaussianMixture(Distribution):
     def sample(
         self, sample_shape: Sequence[int] = (), *, generator: Generator | None = None
     ) -> Tensor:
-        """Draw [*sample_shape, *batch_shape, D]."""
+        """Draw `[*sample_shape, *batch_shape, D]`."""
         return sampling.sample(*self.parameters, tuple(sample_shape), generator=generator)
 
     def rsample(

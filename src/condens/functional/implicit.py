@@ -10,6 +10,7 @@ solves F(x; θ) = u for uniform u; hence dx = (∂F/∂x)⁻¹ (du − ∂F/∂�
 logits as for every other parameter (Figurnov, Mohamed, Mnih 2018).
 """
 
+import math
 from typing import Any, NamedTuple
 
 import torch
@@ -64,8 +65,9 @@ def attach_gradient(
     parameters must already have the full batch shape.
     """
     extra = solution.dim() - logits.dim()
-    flat = solution.reshape(-1, *solution.shape[extra:])
-    levels = probability.reshape(-1, *probability.shape[extra:])
+    # Not −1, which an empty batch would leave ambiguous.
+    shape = (math.prod(solution.shape[:extra]), *solution.shape[extra:])
+    flat, levels = solution.reshape(shape), probability.reshape(shape)
     attached: Tensor = _Implicit.apply(  # type: ignore[no-untyped-call]
         flat, levels, logits, means, factors
     )

@@ -5,7 +5,6 @@ packed factors [..., K, T] with T = D(D+1)/2 for full covariances or T = D for
 diagonal ones, and target [..., D]; leading axes broadcast.
 """
 
-
 import torch
 from torch import Tensor
 

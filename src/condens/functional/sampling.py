@@ -22,7 +22,7 @@ def sample(
     """Draw x = μₖ + Ūₖ⁻¹η with k ~ softmax(logits), η ~ N(0, I).
 
     Carries no gradient: `rsample` does. Shapes: the parameters share one batch shape
-    → [*shape, *batch, D].
+    → `[*shape, *batch, D]`.
     """
     batch = logits.shape[:-1]
     with torch.no_grad():
@@ -53,7 +53,7 @@ def rsample(
     expectation. Weight moves between components through the density between them: where
     they hardly overlap, few samples carry the logits' gradient and its variance is large.
 
-    Shapes: the parameters share one batch shape → [*shape, *batch, D].
+    Shapes: the parameters share one batch shape → `[*shape, *batch, D]`.
     """
     draw = sample(logits, means, factors, shape, generator=generator)
     return attach_gradient(draw, torch.zeros_like(draw), logits, means, factors)

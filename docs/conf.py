@@ -1,0 +1,21 @@
+"""Sphinx configuration."""
+
+from condens import __version__
+
+project = "condens"
+author = "The condens authors"
+copyright = "2026, the condens authors"
+version = release = __version__
+extensions = [
+    "myst_parser",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.napoleon",
+    "sphinx.ext.mathjax",
+]
+myst_enable_extensions = ["dollarmath", "amsmath"]
+autodoc_member_order = "bysource"
+autodoc_typehints = "description"
+html_theme = "furo"
+html_static_path = ["_static"]
+exclude_patterns = ["_build"]
+nitpicky = False

@@ -1,0 +1,104 @@
+import math
+
+import pytest
+import torch
+from reference import STRUCTURES, random_parameters
+from torch.testing import assert_close
+
+from condens import GaussianMixture
+
+
+def build(means, deviation, weights=None, dtype=torch.float64):
+    means = torch.tensor(means, dtype=dtype)
+    count, dimensions = means.shape
+    weights = torch.tensor(weights or [1.0] * count, dtype=dtype)
+    covariances = deviation**2 * torch.eye(dimensions, dtype=dtype).expand(count, -1, -1)
+    return GaussianMixture.from_covariances(weights, means, covariances)
+
+
+def grid_maxima(mixture, low=-12.0, high=12.0, points=4001):
+    """Count the local maxima of a one-dimensional density on a fine grid."""
+    x = torch.linspace(low, high, points, dtype=torch.float64)
+    density = mixture.log_prob(x[:, None])
+    peak = (density[1:-1] > density[:-2]) & (density[1:-1] > density[2:])
+    return x[1:-1][peak], density[1:-1][peak]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_one_dimension_finds_exactly_the_maxima_of_a_grid(seed):
+    mixture = GaussianMixture(*random_parameters((), 5, 1, seed=seed, spread=2.5))
+    points, log_density = mixture.modes()
+    expected, _ = grid_maxima(mixture)
+    assert points.shape == (len(expected), 1)
+    assert_close(points.squeeze(-1).sort().values, expected, rtol=0, atol=0.004)
+    assert_close(log_density, mixture.log_prob(points), rtol=1e-12, atol=1e-12)
+    assert (log_density.diff() <= 0).all()
+
+
+@pytest.mark.parametrize("structure", STRUCTURES)
+@pytest.mark.parametrize("dimensions", [1, 2, 5])
+def test_modes_are_strict_maxima_and_distinct(dimensions, structure):
+    mixture = GaussianMixture(*random_parameters((), 6, dimensions, structure=structure, seed=2))
+    points, _ = mixture.modes()
+    for x in points:
+        gradient = torch.func.grad(mixture.log_prob)(x)
+        hessian = torch.autograd.functional.hessian(mixture.log_prob, x)
+        assert gradient.abs().max() < 1e-8
+        assert torch.linalg.eigvalsh(hessian).max() < 0
+    if len(points) > 1:
+        assert torch.pdist(points).min() > 1e-2
+
+
+def test_two_components_merge_below_two_deviations():
+    """Two equal Gaussians have two modes if and only if they are more than 2σ apart."""
+    assert len(build([[0.0], [1.99]], 1.0).modes().points) == 1
+    apart = build([[0.0], [2.05]], 1.0).modes()
+    assert len(apart.points) == 2
+    assert_close(apart.log_density[0], apart.log_density[1], rtol=1e-12, atol=1e-12)
+
+
+def test_a_mean_on_a_saddle_is_left():
+    """The middle mean is a critical point by symmetry, but a minimum along the line."""
+    mixture = build([[-3.0, 0.0], [0.0, 0.0], [3.0, 0.0]], 1.0, weights=[1.0, 1e-3, 1.0])
+    points, _ = mixture.modes()
+    assert len(points) == 2
+    assert_close(points[:, 0].abs(), torch.full((2,), 3.0, dtype=torch.float64), rtol=0, atol=0.1)
+    assert_close(points[:, 1], torch.zeros(2, dtype=torch.float64), rtol=0, atol=1e-6)
+
+
+def test_highest_first_with_log_density():
+    mixture = build([[0.0], [20.0], [-20.0]], 1.0, weights=[0.2, 0.5, 0.3])
+    points, log_density = mixture.modes()
+    assert_close(points.squeeze(-1), torch.tensor([20.0, -20.0, 0.0], dtype=torch.float64))
+    expected = torch.tensor([0.5, 0.3, 0.2], dtype=torch.float64).log() - 0.5 * math.log(
+        2 * math.pi
+    )
+    assert_close(log_density, expected, rtol=1e-9, atol=1e-9)
+    assert_close(mixture.mode, points[0])
+
+
+def test_units_do_not_matter():
+    mixture = GaussianMixture(*random_parameters((), 5, 3, seed=8, spread=3.0))
+    scale = torch.tensor([1e-9, 1.0, 1e9], dtype=torch.float64)
+    plain, scaled = mixture.modes(), mixture.affine(scale).modes()
+    assert_close(scaled.points / scale, plain.points, rtol=1e-8, atol=1e-8)
+
+
+def test_a_batch_is_padded_with_repeats_of_minus_infinity():
+    one, two = build([[0.0], [0.5]], 1.0), build([[0.0], [9.0]], 1.0)
+    pairs = zip(one.parameters, two.parameters, strict=True)
+    both = GaussianMixture(*(torch.stack(pair) for pair in pairs))
+    points, log_density = both.modes()
+    assert points.shape == (2, 2, 1)
+    assert log_density.isneginf().tolist() == [[False, True], [False, False]]
+    assert points.isfinite().all()
+    assert_close(points[0, 0], one.mode)
+
+
+def test_float32():
+    mixture = GaussianMixture(*random_parameters((), 4, 2, seed=3, spread=3.0)).to(torch.float32)
+    points, log_density = mixture.modes()
+    exact = mixture.to(torch.float64).modes()
+    assert points.dtype == torch.float32
+    assert_close(points.double(), exact.points, rtol=1e-5, atol=1e-5)
+    assert_close(log_density.double(), exact.log_density, rtol=1e-5, atol=1e-5)
