@@ -441,7 +441,9 @@ class GaussianMixture(Distribution):
             exact = estimates.gaussian_kl(self.means[..., 0, :], self.factors[..., 0, :], *gaussian)
             return Estimate(exact, torch.zeros_like(exact))
         count = arguments.check_count("n_samples", n_samples)
-        return estimates.kl_divergence(*self.parameters, other.log_prob, count, generator=generator)
+        arguments.check_leading("other", other.batch_shape, other.batch_shape, self.batch_shape)
+        wide = self.expand(torch.broadcast_shapes(self.batch_shape, other.batch_shape))
+        return estimates.kl_divergence(*wide.parameters, other.log_prob, count, generator=generator)
 
     def energy_score(
         self, value: Any, *, n_samples: int = 1_000, generator: Generator | None = None

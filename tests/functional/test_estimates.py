@@ -76,6 +76,17 @@ def test_kl_of_single_gaussians_is_exact_and_registered_with_torch(dimensions):
     assert (estimate.standard_error == 0).all()
 
 
+def test_kl_broadcasts_batches():
+    p, q = mixture_of((3, 1), seed=1), mixture_of((4,), seed=2)
+    together = p.kl_divergence(q, n_samples=40_000, generator=seeded())
+    assert together.value.shape == (3, 4)
+    alone = p[1, 0].kl_divergence(q[2], n_samples=40_000, generator=seeded(1))
+    error = together.standard_error[1, 2] + alone.standard_error
+    assert abs(together.value[1, 2] - alone.value) < 5 * error
+    single = mixture_of((), 1, seed=3)
+    assert single.kl_divergence(normal_of(mixture_of((4,), 1, seed=2))).value.shape == (4,)
+
+
 def test_torchs_kl_refuses_what_has_no_closed_form():
     p, q = mixture_of(), mixture_of(components=1, seed=3)
     for first, second in ((p, p), (p, q), (q, p), (normal_of(q), p), (p, normal_of(q))):

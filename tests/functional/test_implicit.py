@@ -85,6 +85,15 @@ def test_second_derivatives_are_those_of_the_inverse(structure):
     assert torch.autograd.gradgradcheck(implicit, inputs)
 
 
+def test_weights_keep_their_digits_beside_a_very_distant_coordinate():
+    """The second component is 1e4 deviations away in the first coordinate alone."""
+    logits = torch.zeros(2)
+    means, factors = torch.tensor([[0.0, 0.0], [1e4, 1.0]]), torch.zeros(2, 3)
+    x = torch.tensor([[0.5, 0.3]])
+    exact = conditional_cdfs(*(t.double() for t in (x, logits, means, factors)))
+    assert_close(conditional_cdfs(x, logits, means, factors).double(), exact, rtol=1e-5, atol=0)
+
+
 def test_gradient_keeps_its_digits_in_float32_tails():
     generator = torch.Generator().manual_seed(1)
     logits = torch.tensor([0.0, -1.0])

@@ -35,8 +35,9 @@ def _terms(target: Tensor, logits: Tensor, means: Tensor, factors: Tensor) -> _T
     difference = target.unsqueeze(-2) - means
     latent = whiten(difference, factors)
     steps = factors[..., :dimensions] - 0.5 * (latent.square() + normal.LOG_2PI)
-    # Exclusive sums over the dimensions that come later, m > i.
-    later = steps.flip(-1).cumsum(-1).flip(-1) - steps
+    # Sums over the dimensions that come later, m > i; not by subtracting the own term,
+    # which may be so large as to leave no digits.
+    later = torch.nn.functional.pad(steps[..., 1:].flip(-1).cumsum(-1).flip(-1), (0, 1))
     log_weights = torch.log_softmax(logits.unsqueeze(-1) + later, -2)
     joint = log_weights + steps
     log_density = joint.logsumexp(-2)

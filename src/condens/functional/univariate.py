@@ -38,15 +38,14 @@ def icdf(probability: Tensor, logits: Tensor, means: Tensor, factors: Tensor) ->
     """
     shape = torch.broadcast_shapes(probability.shape, logits.shape[:-1])
     batch = shape[len(shape) - logits.dim() + 1 :]
-    probability = probability.expand(shape).to(means.dtype)
+    probability = probability.expand(shape)
     logits = logits.expand(*batch, -1)
     means, factors = means.expand(*batch, -1, -1), factors.expand(*batch, -1, -1)
     with torch.no_grad():
         wide = widen(probability, logits, means.squeeze(-1), factors.squeeze(-1))
         quantile = _quantile(*wide).to(means.dtype)
-    quantile = attach_gradient(
-        quantile.unsqueeze(-1), probability.unsqueeze(-1), logits, means, factors
-    )
+    levels = probability.to(means.dtype).unsqueeze(-1)
+    quantile = attach_gradient(quantile.unsqueeze(-1), levels, logits, means, factors)
     edge = torch.where(probability > 0, torch.inf, -torch.inf).unsqueeze(-1)
     return torch.where(((probability <= 0) | (probability >= 1)).unsqueeze(-1), edge, quantile)
 
