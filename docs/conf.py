@@ -10,12 +10,9 @@ extensions = [
     "myst_parser",
     "sphinx.ext.autodoc",
     "sphinx.ext.napoleon",
-    "sphinx.ext.mathjax",
 ]
-myst_enable_extensions = ["dollarmath", "amsmath"]
 autodoc_member_order = "bysource"
-autodoc_typehints = "description"
+autodoc_typehints = "signature"
 html_theme = "furo"
 html_static_path = ["_static"]
 exclude_patterns = ["_build"]
-nitpicky = False
