@@ -103,10 +103,12 @@ def test_one_lost_component_does_not_spoil_the_others(structure):
     assert all(a.grad.isfinite().all() for a in arguments)
 
 
-def test_nan_in_the_target_is_not_hidden():
-    target, logits, means, factors = case((0.0, 0.0), 1.0, 3, "full")
-    target[3, 1] = torch.nan
-    assert log_prob(target, logits, means, factors).isnan().nonzero().tolist() == [[3]]
+@pytest.mark.parametrize("structure", STRUCTURES)
+@pytest.mark.parametrize("position", range(4))
+def test_nan_is_not_hidden(position, structure):
+    arguments = case((0.0, 0.0), 1.0, 3, structure)
+    arguments[position][3, ..., 1] = torch.nan
+    assert log_prob(*arguments).isnan().nonzero().tolist() == [[3]]
 
 
 @hypothesis.given(

@@ -31,11 +31,12 @@ def component_log_prob(target: Tensor, means: Tensor, factors: Tensor) -> Tensor
     dimensions = means.shape[-1]
     difference = target.unsqueeze(-2) - means
     # Numbers whose square overflows leave before the arithmetic: in the backward pass
-    # 0 · ∞ would be NaN. A NaN in the target is not hidden.
+    # 0 · ∞ would be NaN. A NaN that came in is not hidden.
     near = ~difference.isinf()
     latent = whiten(torch.where(near, difference, 0.0), factors)
     reach = torch.finfo(latent.dtype).max ** 0.5
-    held = near & ((latent.abs() < reach) | difference.isnan().any(-1, keepdim=True))
+    broken = difference.isnan().any(-1) | factors.sum(-1).isnan()
+    held = near & ((latent.abs() < reach) | broken.unsqueeze(-1))
     energy = 0.5 * torch.where(held, latent, 0.0).square().sum(-1)
     constant = 0.5 * dimensions * LOG_2PI
     log_density = log_determinant(factors, dimensions) - energy - constant
