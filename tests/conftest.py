@@ -8,5 +8,7 @@ hypothesis.settings.load_profile("fixed")
 
 
 @pytest.fixture(autouse=True)
-def _seeded():
+def _fresh():
+    """Seeded, and with the validation that torch.compile turns off in passing."""
     torch.manual_seed(0)
+    torch.distributions.Distribution.set_default_validate_args(True)

@@ -12,9 +12,11 @@ SOURCE = Path(__file__).parents[1] / "src" / "condens"
 LAYERS = {
     "_version": (0, set()),
     "errors": (0, set()),
-    "functional": (1, {"torch", "numpy"}),
+    "functional": (1, {"torch"}),
     "arguments": (2, {"torch", "numpy"}),
-    "dimensions": (2, {"torch"}),
+    "dimensions": (2, {"torch", "numpy"}),
+    "gaussians": (2, {"torch"}),
+    "batched": (2, {"torch"}),
     "distribution": (2, {"torch"}),
     "__init__": (9, set()),
 }

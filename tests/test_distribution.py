@@ -111,6 +111,8 @@ def test_length_iteration_and_indices_out_of_range():
         mixture[0, 0, 0]
     with pytest.raises(TypeError, match="no length"):
         len(mixture[0, 0])
+    assert mixture[0, 0]
+    assert mixture[:0]
 
 
 @pytest.mark.parametrize("components", [1, 3, 20])
@@ -165,6 +167,51 @@ def test_weights_of_zero_and_unnormalised_weights():
         mixture.marginal([0]).crps(torch.zeros(1)),
     ):
         assert not answer.isnan().any()
+    again = GaussianMixture.from_covariances(weights, means, covariances)
+    (gradient,) = torch.autograd.grad(again.rsample((5,)).sum(), weights)
+    assert gradient.isfinite().all()
+
+
+ANSWERS = {
+    "log_prob": lambda m: m.log_prob([0.1, 0.2]),
+    "log_prob of float64": lambda m: m.log_prob(torch.zeros(2, dtype=torch.float64)),
+    "responsibilities": lambda m: m.responsibilities([0.1, 0.2]),
+    "mean": lambda m: m.mean,
+    "covariance_matrix": lambda m: m.covariance_matrix,
+    "covariance_matrices": lambda m: m.covariance_matrices,
+    "rsample": lambda m: m.rsample((3,)),
+    "marginal": lambda m: m.marginal([0]).factors,
+    "condition": lambda m: m.condition({0: 0.5}).means,
+    "affine by scale": lambda m: m.affine(np.array([2.0, 3.0]), 1.0).means,
+    "affine by matrix": lambda m: m.affine(np.eye(2)).factors,
+    "project": lambda m: m.project([1.0, 1.0]).means,
+    "cdf": lambda m: m.marginal(0).cdf([0.5]),
+    "icdf": lambda m: m.marginal(0).icdf([0.1, 0.9]),
+    "interval": lambda m: m.marginal(0).interval(0.9)[1],
+    "crps": lambda m: m.marginal(0).crps([0.5]),
+    "entropy": lambda m: m.entropy().value,
+    "energy_score": lambda m: m.energy_score([0.1, 0.2]).value,
+    "ensemble": lambda m: GaussianMixture.ensemble([m, m]).logits,
+    "from_covariances": lambda m: (
+        GaussianMixture.from_covariances(m.weights, m.means, m.covariance_matrices).factors
+    ),
+    "modes": lambda m: m.modes().points,
+}
+
+
+@pytest.mark.parametrize("structure", STRUCTURES)
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+@pytest.mark.parametrize("name", ANSWERS)
+def test_every_answer_has_the_mixtures_dtype_and_a_gradient(name, dtype, structure):
+    inputs = [
+        p.to(dtype).requires_grad_() for p in random_parameters((), 3, 2, structure=structure)
+    ]
+    answer = ANSWERS[name](GaussianMixture(*inputs))
+    assert answer.dtype == dtype
+    assert answer.isfinite().all()
+    if answer.requires_grad:
+        answer.sum().backward()
+        assert all(p.grad is None or p.grad.isfinite().all() for p in inputs)
 
 
 def test_precision_is_the_widest_of_the_arguments():

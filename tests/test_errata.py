@@ -8,6 +8,7 @@ from reference import random_parameters
 from torch.testing import assert_close
 
 from condens import GaussianMixture
+from condens.errors import ShapeError
 from condens.functional import (
     log_prob,
     nll,
@@ -49,14 +50,13 @@ def test_2_sampling_factor_is_the_inverse_not_its_transpose():
 
 
 def test_3_a_factor_has_its_diagonal():
-    dimensions = 3
-    assert packed_size(dimensions) == 6
+    dimensions = 4
+    assert packed_size(dimensions) == dimensions * (dimensions + 1) // 2 == 10
     printed = dimensions * (dimensions - 1) // 2
-    assert printed == 3
-    # With the printed length there is no room for variances and correlations both:
-    # three numbers are read as a diagonal factor.
-    mixture = GaussianMixture(torch.zeros(1), torch.zeros(1, 3), torch.zeros(1, printed))
-    assert "diagonal" in repr(mixture)
+    logits, means = torch.zeros(1), torch.zeros(1, dimensions)
+    with pytest.raises(ShapeError, match="factors has 6 numbers"):
+        GaussianMixture(logits, means, torch.zeros(1, printed))
+    assert "full" in repr(GaussianMixture(logits, means, torch.zeros(1, 10)))
 
 
 def test_4_printed_bound_is_not_a_bound():

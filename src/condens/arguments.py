@@ -7,38 +7,39 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.distributions import Distribution, Independent, MultivariateNormal, Normal
 
-from condens.errors import (
-    ArgumentError,
-    NotFiniteError,
-    NotPositiveDefiniteError,
-    ShapeError,
-    message,
-)
-from condens.functional.triangular import from_square_root, is_diagonal, unpack
+from condens.errors import ArgumentError, NotFiniteError, ShapeError, message
+from condens.functional.triangular import is_diagonal
 
 
-def as_tensor(value: Any, like: Tensor) -> Tensor:
-    """Return value as a floating tensor; arrays and numbers take dtype and device of `like`."""
-    if isinstance(value, Tensor):
-        return value if value.is_floating_point() else value.to(like.dtype)
-    return torch.as_tensor(np.asarray(value), dtype=like.dtype, device=like.device)
+def as_tensor(name: str, value: Any, like: Tensor | None = None) -> Tensor:
+    """Return value as a real floating tensor, on the device of `like`.
+
+    Arrays keep their precision, and so do numbers that are asked about (`like` given):
+    answers are computed in double precision.
+    """
+    try:
+        if not isinstance(value, Tensor):
+            value = torch.as_tensor(value if like is None else np.asarray(value))
+            value = value if like is None else value.to(like.device)
+    except (TypeError, ValueError, RuntimeError):
+        came, expected = f"is {type(value).__name__}", "numbers were expected"
+        remedy = "Pass a tensor, an array or a list of numbers."
+        raise ArgumentError(message(name, came, expected, remedy)) from None
+    if value.is_complex():
+        expected = "real numbers were expected"
+        remedy = "Pass real and imaginary parts as two dimensions."
+        raise ArgumentError(message(name, "is complex", expected, remedy))
+    if not value.is_floating_point():
+        value = value.to(torch.get_default_dtype() if like is None else like.dtype)
+    return value
 
 
 def check_parameters(logits: Tensor, means: Tensor, factors: Tensor) -> torch.Size:
     """Check that shapes and types fit together; return the batch shape."""
     axes = {"logits": "K", "means": "K, D", "factors": "K, T"}
     for (name, event), tensor in zip(axes.items(), (logits, means, factors), strict=True):
-        if not isinstance(tensor, Tensor) or not tensor.is_floating_point():
-            came = f"is of type {getattr(tensor, 'dtype', type(tensor).__name__)}"
-            expected = "a tensor of floating-point numbers was expected"
-            remedy = f"Pass torch.as_tensor({name}, dtype=torch.float32)."
-            raise ArgumentError(message(name, came, expected, remedy))
-        if tensor.dim() < len(event.split()):
-            expected = f"the shape [..., {event}] was expected"
-            remedy = "Add the missing axes: a single Gaussian has K = 1, one dimension has D = 1."
-            raise ShapeError(message(name, f"has shape {list(tensor.shape)}", expected, remedy))
+        check_axes(name, tensor, event)
     components, dimensions = means.shape[-2:]
     if components == 0 or dimensions == 0:
         expected = "at least one component and one dimension were expected"
@@ -49,7 +50,7 @@ def check_parameters(logits: Tensor, means: Tensor, factors: Tensor) -> torch.Si
             came, expected = f"has {count} components", f"means has {components}"
             remedy = f"Pass one entry of {name} for each mean."
             raise ShapeError(message(name, came, expected, remedy))
-    is_diagonal(factors, dimensions)
+    is_diagonal(factors, dimensions)  # refuses a length that is neither
     try:
         return torch.broadcast_shapes(logits.shape[:-1], means.shape[:-2], factors.shape[:-2])
     except RuntimeError:
@@ -60,9 +61,17 @@ def check_parameters(logits: Tensor, means: Tensor, factors: Tensor) -> torch.Si
         raise ShapeError(message("logits, means and factors", came, expected, remedy)) from None
 
 
+def check_axes(name: str, tensor: Tensor, event: str) -> None:
+    """Check that a tensor has at least the axes of one mixture."""
+    if tensor.dim() < len(event.split()):
+        came, expected = f"has shape {list(tensor.shape)}", f"[..., {event}] was expected"
+        remedy = "Add the missing axes: a single Gaussian has K = 1, one dimension has D = 1."
+        raise ShapeError(message(name, came, expected, remedy))
+
+
 def check_values(logits: Tensor, means: Tensor, factors: Tensor) -> None:
     """Check that every parameter can be computed with."""
-    remedy = "If a network made it, its input or its weights are not finite: check both."
+    remedy = "Check what it was computed from; values beyond the dtype's range need float64."
     for name, tensor in (("means", means), ("factors", factors)):
         check_finite(name, tensor, remedy)
     if bool((logits.isnan() | logits.isposinf()).any()):
@@ -96,7 +105,7 @@ def check_event(
     name: str, value: Any, batch: torch.Size, means: Tensor, *, allow_nan: bool
 ) -> Tensor:
     """Return value as a tensor [..., D] that broadcasts against the batch."""
-    value, dimensions = as_tensor(value, means), means.shape[-1]
+    value, dimensions = as_tensor(name, value, means), means.shape[-1]
     came = f"has shape {list(value.shape)}"
     if value.dim() == 0 or value.shape[-1] != dimensions:
         expected = f"its last axis must hold the {dimensions} dimension(s) of the mixture"
@@ -127,7 +136,7 @@ def check_leading(name: str, shape: torch.Size, leading: torch.Size, batch: torc
 
 def check_probabilities(value: Any, batch: torch.Size, means: Tensor) -> Tensor:
     """Return value as a tensor of probabilities that broadcasts against the batch."""
-    levels = as_tensor(value, means)
+    levels = as_tensor("value", value, means)
     if bool((~((levels >= 0) & (levels <= 1))).any()):
         came, expected = "has an entry outside [0, 1]", "probabilities were expected"
         raise ArgumentError(message("value", came, expected, "For the median, pass 0.5."))
@@ -138,7 +147,7 @@ def check_probabilities(value: Any, batch: torch.Size, means: Tensor) -> Tensor:
 def check_affine(linear: Any, loc: Any, means: Tensor, batch: torch.Size) -> tuple[Tensor, Tensor]:
     """Return a scale [D] or a matrix [..., M, D], and the loc [..., M] that goes with it."""
     name, dimensions = "matrix_or_scale", means.shape[-1]
-    linear, loc = as_tensor(linear, means), as_tensor(loc, means)
+    linear, loc = as_tensor(name, linear, means), as_tensor("loc", loc, means)
     check_finite(name, linear, "Check how it was computed.")
     check_finite("loc", loc, "Check how it was computed.")
     if linear.dim() == 0:
@@ -158,84 +167,57 @@ def check_affine(linear: Any, loc: Any, means: Tensor, batch: torch.Size) -> tup
     if loc.dim() and loc.shape[-1] != rows:
         came, expected = f"has shape {list(loc.shape)}", f"the map has {rows} output(s)"
         raise ShapeError(message("loc", came, expected, f"Pass a number or [{rows}]."))
-    check_leading("loc", loc.shape, loc.shape[:-1], batch)
+    leading = linear.shape[:-2] if linear.dim() > 1 else torch.Size()
+    check_leading("loc", loc.shape, loc.shape[:-1], torch.broadcast_shapes(leading, batch))
     return linear, loc.expand(*loc.shape[:-1], rows)
+
+
+def check_direction(direction: Any, means: Tensor, batch: torch.Size) -> Tensor:
+    """Return a direction as a tensor [..., D] that is nowhere zero."""
+    direction = check_event("direction", direction, batch, means, allow_nan=False)
+    check_finite("direction", direction, "Check how it was computed.")
+    if bool((direction == 0).all(-1).any()):
+        expected = "a projection needs a direction"
+        remedy = "Pass one with an entry that is not zero."
+        raise ArgumentError(message("direction", "is zero", expected, remedy))
+    return direction
 
 
 def check_mass(name: str, mass: float) -> float:
     """Check that a probability mass lies strictly between 0 and 1."""
-    if not 0 < mass < 1:
-        expected = "a number between 0 and 1, both excluded, was expected"
+    try:
+        number = float(mass)
+    except (TypeError, ValueError, RuntimeError):
+        number = math.nan
+    if not 0 < number < 1:
+        expected = "one number between 0 and 1, both excluded, was expected"
         raise ArgumentError(message(name, f"is {mass}", expected, "For 90 %, pass 0.9."))
-    return float(mass)
+    return number
 
 
-def check_count(name: str, count: int) -> int:
-    """Check that a number of draws allows a standard error."""
-    if operator.index(count) < 2:
-        raise ArgumentError(
-            message(name, f"is {count}", "a standard error needs 2", "Pass 1000 or more.")
-        )
-    return operator.index(count)
+def check_count(name: str, count: int, *, mass: float | None = None) -> int:
+    """Check that a number of draws allows a standard error, on both sides of a mass."""
+    try:
+        count = operator.index(count)
+    except TypeError:
+        expected = "a whole number was expected"
+        raise ArgumentError(message(name, f"is {count!r}", expected, "Pass an int.")) from None
+    least = 2 if mass is None else math.ceil(10 / min(mass, 1 - mass))
+    if count < least:
+        remedy = f"Pass {max(least, 1000)} or more."
+        expected = f"a standard error needs at least {least}"
+        raise ArgumentError(message(name, f"is {count}", expected, remedy))
+    return count
 
 
-def log_weights(weights: Tensor) -> Tensor:
-    """Return logits of weights; a weight of zero becomes −inf, with a gradient of zero."""
-    if bool((~(weights >= 0) | weights.isinf()).any()) or bool((weights.sum(-1) <= 0).any()):
-        came = "has an entry that is negative or not finite, or sums to zero"
-        expected = "each weight must be 0 or more, and one of them positive"
-        raise ArgumentError(message("weights", came, expected, "Pass logits if they are logs."))
-    empty = weights == 0
-    return torch.where(empty, -torch.inf, torch.where(empty, 1.0, weights).log())
-
-
-def check_square(name: str, matrices: Tensor, means: Tensor) -> None:
-    """Check that there is a finite D×D matrix for each component."""
-    if matrices.dim() < 3 or matrices.shape[-3:] != (*means.shape[-2:], means.shape[-1]):
-        came = f"has shape {list(matrices.shape)}"
-        expected = f"means of shape {list(means.shape)} need [..., K, D, D]"
-        remedy = "Pass one D×D matrix for each component."
-        raise ShapeError(message(name, came, expected, remedy))
-    check_finite(name, matrices, "Check how the matrices were computed.")
-
-
-def cholesky(name: str, matrices: Tensor, means: Tensor) -> Tensor:
-    """Return the lower Cholesky factor of symmetric positive definite matrices."""
-    check_square(name, matrices, means)
-    size = matrices.abs().amax((-1, -2), keepdim=True)
-    asymmetry = (matrices - matrices.mT).abs() / size
-    if bool((asymmetry > 1e3 * torch.finfo(matrices.dtype).eps).any()):
-        came, expected = "is not symmetric", "symmetric matrices were expected"
-        raise NotPositiveDefiniteError(
-            message(name, came, expected, "Pass 0.5 * (matrix + matrix.mT) if that is meant.")
-        )
-    root, info = torch.linalg.cholesky_ex(matrices)
-    if bool((info != 0).any()):
-        where = (info != 0).nonzero()[0].tolist()
-        lowest = float(torch.linalg.eigvalsh(matrices[tuple(where)].detach())[0])
-        came = f"at index {where} has the smallest eigenvalue {lowest:.4g}"
-        expected = "every matrix must be positive definite"
-        remedy = "Add a small multiple of the identity, or drop dimensions that repeat others."
-        raise NotPositiveDefiniteError(message(name, came, expected, remedy))
-    return root
-
-
-def check_lower(name: str, roots: Tensor, means: Tensor) -> None:
-    """Check that matrices are lower triangular with a positive diagonal."""
-    check_square(name, roots, means)
-    if bool((roots.triu(1) != 0).any()) or bool((roots.diagonal(dim1=-2, dim2=-1) <= 0).any()):
-        came = "is not lower triangular with a positive diagonal"
-        expected = "Cholesky factors of covariances were expected"
-        remedy = "Pass torch.linalg.cholesky(covariances), or use from_covariances."
-        raise NotPositiveDefiniteError(message(name, came, expected, remedy))
-
-
-def gaussian_factor(gaussian: Distribution) -> tuple[Tensor, Tensor] | None:
-    """Return mean and dense precision factor of torch's Gaussians; None for anything else."""
-    if isinstance(gaussian, MultivariateNormal):
-        loc, root = gaussian.loc, gaussian.scale_tril
-    elif isinstance(gaussian, Independent) and isinstance(gaussian.base_dist, Normal):
-        loc, root = gaussian.base_dist.loc, torch.diag_embed(gaussian.base_dist.scale)
-    else:
-        return None
-    return loc, unpack(from_square_root(root), loc.shape[-1])
+def check_shape(name: str, shape: Any) -> tuple[int, ...]:
+    """Check a shape of samples."""
+    try:
+        sizes = tuple(operator.index(size) for size in shape)
+    except TypeError:
+        sizes = (-1,)
+    if any(size < 0 for size in sizes):
+        expected = "a tuple of sizes was expected"
+        remedy = "For 1000 draws, pass (1000,)."
+        raise ShapeError(message(name, f"is {shape!r}", expected, remedy))
+    return sizes

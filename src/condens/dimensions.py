@@ -4,6 +4,7 @@ import operator
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -20,6 +21,8 @@ def resolve_dimensions(
     names: Sequence[str] | None,
 ) -> list[int]:
     """Return dimensions given by index or name as indices, each once."""
+    if isinstance(dims, Tensor | np.ndarray):
+        dims = dims.tolist()
     listed = [dims] if isinstance(dims, str) or not isinstance(dims, Iterable) else list(dims)
     if not listed:
         expected = "at least one dimension was expected"
@@ -41,7 +44,8 @@ def _resolve(argument: str, dim: Dimension, dimensions: int, names: Sequence[str
         remedy = "Use one of them." if names else "Use indices, or set names on the mixture."
         raise DimensionError(message(argument, f"has {dim!r}", known, remedy))
     try:
-        index = operator.index(dim)
+        # A mask is not a list of indices, though Python would count True as 1.
+        index = operator.index(None if isinstance(dim, bool | np.bool_) else dim)  # type: ignore[arg-type]
     except TypeError:
         expected = "a dimension is an index or a name"
         remedy = f"Pass indices from 0 to {dimensions - 1}."
@@ -57,9 +61,10 @@ def check_names(names: Iterable[str] | None, dimensions: int) -> tuple[str, ...]
     """Check that there is one distinct name for each dimension."""
     if names is None:
         return None
-    names = tuple(names)
-    if len(names) != dimensions or len(set(names)) != dimensions:
-        came, expected = f"is {names}", f"{dimensions} distinct name(s) were expected"
+    came, expected = f"is {names!r}", f"{dimensions} distinct name(s) were expected"
+    names = tuple(names) if isinstance(names, Iterable) and not isinstance(names, str) else ()
+    distinct = {name for name in names if isinstance(name, str)}
+    if len(names) != dimensions or len(distinct) != dimensions:
         raise DimensionError(message("names", came, expected, "Pass one name for each dimension."))
     return names
 
@@ -80,7 +85,7 @@ def resolve_fixed(
         came, expected = f"fixes all {dimensions} dimension(s)", "one must stay free"
         remedy = "Leave one out, or call log_prob for the density at that point."
         raise DimensionError(message("values", came, expected, remedy))
-    fixed = [as_tensor(value, like) for value in values.values()]
+    fixed = [as_tensor(f"values[{dim!r}]", value, like) for dim, value in values.items()]
     for dim, value in zip(values, fixed, strict=True):
         check_finite(f"values[{dim!r}]", value, "Condition on numbers only.")
     try:

@@ -1,15 +1,16 @@
-"""`GaussianMixture`: one object that answers every question about a joint density."""
+"""`GaussianMixture`: one object that answers the questions about a joint density."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Self
 
 import torch
 from torch import Generator, Tensor
-from torch.distributions import Distribution, MultivariateNormal, constraints
+from torch.distributions import Distribution, Independent, MultivariateNormal
 from torch.distributions.kl import register_kl
 
-from condens import arguments
-from condens.dimensions import Dimension, check_names, resolve_dimensions, resolve_fixed
+from condens import arguments, gaussians
+from condens.batched import BatchedMixture
+from condens.dimensions import Dimension, resolve_dimensions, resolve_fixed
 from condens.errors import (
     ArgumentError,
     DimensionError,
@@ -21,12 +22,12 @@ from condens.errors import (
 )
 from condens.functional import algebra, estimates, mixture, sampling, scores, triangular, univariate
 from condens.functional import modes as mode_search
-from condens.functional.algebra import Parameters
+from condens.functional.dtypes import widen
 from condens.functional.estimates import Estimate
 from condens.functional.modes import Modes
 
 
-class GaussianMixture(Distribution):
+class GaussianMixture(BatchedMixture):
     """A batch of Gaussian mixtures with full or diagonal covariances.
 
     p(x) = Σₖ softmax(logits)ₖ N(x; μₖ, Σₖ),  Σₖ⁻¹ = ŪₖᵀŪₖ
@@ -41,8 +42,9 @@ class GaussianMixture(Distribution):
         validate_args: as in every `torch.distributions.Distribution`.
 
     The leading axes broadcast to the batch shape. An event always has its axis: a
-    one-dimensional mixture has event shape [1]. Every answer that is estimated rather
-    than computed comes as an `Estimate(value, standard_error)`.
+    one-dimensional mixture has event shape [1]. Answers have the dtype of the mixture and
+    are computed in double precision. Every answer that is estimated rather than computed
+    comes as an `Estimate(value, standard_error)`, `entropy` included.
 
     >>> m = GaussianMixture(torch.zeros(2), torch.tensor([[-2.0, 0.0], [2.0, 1.0]]),
     ...                     torch.zeros(2, 3), names=["lat", "lon"])
@@ -55,47 +57,18 @@ class GaussianMixture(Distribution):
     tensor([0.9997])
     """
 
-    arg_constraints = {  # noqa: RUF012  (torch's own signature)
-        "logits": constraints.real_vector,
-        "means": constraints.independent(constraints.real, 2),
-        "factors": constraints.independent(constraints.real, 2),
-    }
-    support = constraints.real_vector
     has_rsample = True
-
-    def __init__(
-        self,
-        logits: Tensor,
-        means: Tensor,
-        factors: Tensor,
-        *,
-        names: Iterable[str] | None = None,
-        validate_args: bool | None = None,
-    ) -> None:
-        batch = arguments.check_parameters(logits, means, factors)
-        dtype = torch.promote_types(torch.promote_types(logits.dtype, means.dtype), factors.dtype)
-        self.logits = logits.expand(*batch, -1).to(dtype)
-        self.means = means.expand(*batch, -1, -1).to(dtype)
-        self.factors = factors.expand(*batch, -1, -1).to(dtype)
-        self.names = check_names(names, means.shape[-1])
-        # Our own checks in place of torch's: they tell what to do, and admit an empty batch.
-        super().__init__(batch, means.shape[-1:], validate_args=False)
-        self._validate_args = (
-            Distribution._validate_args if validate_args is None else validate_args
-        )
-        if self._validate_args:
-            arguments.check_values(*self.parameters)
 
     @classmethod
     def from_covariances(
         cls,
-        weights: Tensor,
-        means: Tensor,
-        covariances: Tensor,
+        weights: Any,
+        means: Any,
+        covariances: Any,
         *,
         names: Iterable[str] | None = None,
         validate_args: bool | None = None,
-    ) -> "GaussianMixture":
+    ) -> Self:
         """Build from weights [..., K], means [..., K, D] and Σₖ [..., K, D, D].
 
         >>> GaussianMixture.from_covariances(
@@ -103,49 +76,50 @@ class GaussianMixture(Distribution):
         ... ).variance
         tensor([4., 4.])
         """
-        flipped = arguments.cholesky("covariances", covariances.flip(-1, -2), means)
-        factors = triangular.from_square_root(flipped.flip(-1, -2))
-        return cls(
-            arguments.log_weights(weights), means, factors, names=names, validate_args=validate_args
+        logits, means, matrices = gaussians.check_components(
+            weights, means, "covariances", covariances
         )
+        # The Cholesky factor of the flipped matrix, flipped back, is upper: Σ = W Wᵀ.
+        upper = gaussians.cholesky("covariances", matrices.flip(-1, -2)).flip(-1, -2)
+        factors = triangular.from_upper_root(upper).to(matrices.dtype)
+        return cls(logits, means, factors, names=names, validate_args=validate_args)
 
     @classmethod
     def from_precisions(
         cls,
-        weights: Tensor,
-        means: Tensor,
-        precisions: Tensor,
+        weights: Any,
+        means: Any,
+        precisions: Any,
         *,
         names: Iterable[str] | None = None,
         validate_args: bool | None = None,
-    ) -> "GaussianMixture":
+    ) -> Self:
         """Build from weights [..., K], means [..., K, D] and Σₖ⁻¹ [..., K, D, D]."""
-        factors = triangular.pack(arguments.cholesky("precisions", precisions, means).mT)
-        return cls(
-            arguments.log_weights(weights), means, factors, names=names, validate_args=validate_args
+        logits, means, matrices = gaussians.check_components(
+            weights, means, "precisions", precisions
         )
+        factors = triangular.pack(gaussians.cholesky("precisions", matrices).mT)
+        factors = factors.to(matrices.dtype)
+        return cls(logits, means, factors, names=names, validate_args=validate_args)
 
     @classmethod
     def from_scale_tril(
         cls,
-        weights: Tensor,
-        means: Tensor,
-        scale_tril: Tensor,
+        weights: Any,
+        means: Any,
+        scale_tril: Any,
         *,
         names: Iterable[str] | None = None,
         validate_args: bool | None = None,
-    ) -> "GaussianMixture":
+    ) -> Self:
         """Build from weights [..., K], means [..., K, D] and lower Cholesky factors of Σₖ."""
-        arguments.check_lower("scale_tril", scale_tril, means)
-        factors = triangular.from_square_root(scale_tril)
-        return cls(
-            arguments.log_weights(weights), means, factors, names=names, validate_args=validate_args
-        )
+        logits, means, roots = gaussians.check_components(weights, means, "scale_tril", scale_tril)
+        gaussians.check_lower("scale_tril", roots)
+        factors = triangular.from_square_root(roots)
+        return cls(logits, means, factors, names=names, validate_args=validate_args)
 
     @classmethod
-    def ensemble(
-        cls, members: Sequence["GaussianMixture"], weights: Any = None
-    ) -> "GaussianMixture":
+    def ensemble(cls, members: Iterable[Self], weights: Any = None) -> Self:
         """Return the average density of M mixtures as one mixture of all their components.
 
         Args:
@@ -157,58 +131,36 @@ class GaussianMixture(Distribution):
         6
         """
         members = list(members)
-        if not members:
-            came, expected = "is empty", "at least one mixture was expected"
-            raise ArgumentError(message("members", came, expected, "Pass the mixtures to average."))
+        batch = cls._common_batch(members)
         first = members[0]
         if weights is None:
-            weights = torch.ones(len(members), dtype=first.dtype, device=first.device)
-        weights = arguments.as_tensor(weights, first.means)
+            weights = torch.ones(len(members), device=first.device)
+        weights = arguments.as_tensor("weights", weights, first.means)
         if weights.shape != (len(members),):
             came = f"has shape {list(weights.shape)}"
             expected = f"there are {len(members)} members"
             raise ShapeError(message("weights", came, expected, "Pass one weight for each."))
+        log_weights = torch.log_softmax(gaussians.log_weights(weights), -1).to(first.dtype)
+        expanded = [member.expand(batch).parameters for member in members]
+        return first._with(algebra.ensemble(expanded, log_weights), first.names)
+
+    @classmethod
+    def _common_batch(cls, members: Sequence[Self]) -> torch.Size:
+        if not members or not all(isinstance(member, cls) for member in members):
+            came = f"is {members!r}"
+            expected = "at least one mixture, and nothing else, was expected"
+            raise ArgumentError(message("members", came, expected, "Pass a list of mixtures."))
+        batch, first = members[0].batch_shape, members[0]
         for member in members:
             if member.event_shape != first.event_shape or member.names != first.names:
                 came, expected = f"has {member}", f"the first member is {first}"
                 remedy = "Average mixtures over the same dimensions; reorder with marginal(dims)."
                 raise DimensionError(message("members", came, expected, remedy))
-            arguments.check_leading(
-                "members", member.batch_shape, member.batch_shape, first.batch_shape
-            )
-        batch = torch.broadcast_shapes(*(member.batch_shape for member in members))
-        parameters = algebra.ensemble(
-            [member.expand(batch).parameters for member in members],
-            torch.log_softmax(arguments.log_weights(weights), -1),
-        )
-        return first._with(parameters, first.names)
+            arguments.check_leading("members", member.batch_shape, member.batch_shape, batch)
+            batch = torch.broadcast_shapes(batch, member.batch_shape)
+        return batch
 
     # The parameters, in the forms people ask for.
-
-    @property
-    def parameters(self) -> Parameters:
-        """The defining tensors (logits, means, factors)."""
-        return Parameters(self.logits, self.means, self.factors)
-
-    @property
-    def components(self) -> int:
-        """The number of components, K."""
-        return self.means.shape[-2]
-
-    @property
-    def dimensions(self) -> int:
-        """The number of dimensions, D."""
-        return self.means.shape[-1]
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """The precision of every parameter."""
-        return self.means.dtype
-
-    @property
-    def device(self) -> torch.device:
-        """The device of every parameter."""
-        return self.means.device
 
     @property
     def weights(self) -> Tensor:
@@ -263,7 +215,8 @@ class GaussianMixture(Distribution):
         self, sample_shape: Sequence[int] = (), *, generator: Generator | None = None
     ) -> Tensor:
         """Draw `[*sample_shape, *batch_shape, D]`."""
-        return sampling.sample(*self.parameters, tuple(sample_shape), generator=generator)
+        shape = arguments.check_shape("sample_shape", sample_shape)
+        return sampling.sample(*self.parameters, shape, generator=generator)
 
     def rsample(
         self, sample_shape: Sequence[int] = (), *, generator: Generator | None = None
@@ -272,18 +225,19 @@ class GaussianMixture(Distribution):
 
         By implicit differentiation of the conditional distribution functions; of any order.
         Weight moves between components through the density between them: where they
-        hardly overlap, the logits' gradient is unbiased but of large variance.
+        hardly overlap, no practical number of draws shows the logits' gradient.
         """
-        return sampling.rsample(*self.parameters, tuple(sample_shape), generator=generator)
+        shape = arguments.check_shape("sample_shape", sample_shape)
+        return sampling.rsample(*self.parameters, shape, generator=generator)
 
     # New mixtures from this one.
 
-    def marginal(self, dims: Dimension | Iterable[Dimension]) -> "GaussianMixture":
+    def marginal(self, dims: Dimension | Iterable[Dimension]) -> Self:
         """Return the mixture of the given dimensions, in the order given."""
         resolved = resolve_dimensions("dims", dims, self.dimensions, self.names)
         return self._with(algebra.marginal(*self.parameters, resolved), self._names_of(resolved))
 
-    def condition(self, values: Mapping[Any, Any]) -> "GaussianMixture":
+    def condition(self, values: Mapping[Any, Any]) -> Self:
         """Return the mixture of the other dimensions, given values {dimension: value, …}.
 
         A value is a number, or a tensor that broadcasts against the batch shape. The
@@ -294,13 +248,15 @@ class GaussianMixture(Distribution):
         conditional = algebra.condition(*self.parameters, dims, fixed)
         return self._with(conditional, self._names_of(free))
 
-    def affine(self, matrix_or_scale: Any, loc: Any = 0.0) -> "GaussianMixture":
+    def affine(self, matrix_or_scale: Any, loc: Any = 0.0) -> Self:
         """Return the mixture of A x + loc.
 
         Args:
-            matrix_or_scale: a number or [D] scales each dimension by itself; [..., M, D]
-                is a matrix of full row rank, its leading axes broadcast against the batch.
-            loc: a number, [M], or [..., M] with leading axes as the matrix's.
+            matrix_or_scale: a number or [D] scales each dimension by itself. Two axes or
+                more are a matrix [..., M, D] of full row rank, its leading axes broadcast
+                against the batch; a scale for each member of a batch is a batch of
+                diagonal matrices, `torch.diag_embed(scale)`.
+            loc: a number, [M], or [..., M] with leading axes as the batch's.
 
         >>> m = GaussianMixture(torch.zeros(1), torch.zeros(1, 2), torch.zeros(1, 3))
         >>> m.affine(torch.tensor([2.0, 3.0]), 1.0).variance
@@ -310,38 +266,35 @@ class GaussianMixture(Distribution):
         if linear.dim() == 1:
             return self._with(algebra.affine_scale(*self.parameters, linear, loc), self.names)
         image, slack = algebra.affine_matrix(*self.parameters, linear, loc)
-        if bool((slack <= 1e2 * self.dimensions * torch.finfo(slack.dtype).eps).any()):
+        if not bool((slack > self._resolution(linear)).all()):
             came, expected = "does not have full row rank", "its outputs would depend on each other"
             remedy = "Drop the rows that are combinations of others."
             raise NotPositiveDefiniteError(message("matrix_or_scale", came, expected, remedy))
         return self._with(image, None)
 
-    def project(self, direction: Any) -> "GaussianMixture":
+    def project(self, direction: Any) -> Self:
         """Return the one-dimensional mixture of wᵀx, for a direction w [D] or [..., D]."""
-        direction = arguments.as_tensor(direction, self.means)
-        if direction.dim() == 0:
-            came, expected = "is a single number", f"{self.dimensions} numbers were expected"
-            raise ShapeError(message("direction", came, expected, "Pass one for each dimension."))
+        direction = arguments.check_direction(direction, self.means, self.batch_shape)
         return self.affine(direction.unsqueeze(-2))
 
-    def multiply(self, gaussian: Distribution) -> "GaussianMixture":
+    def multiply(self, gaussian: Distribution) -> Self:
         """Return the normalised product of this density with a Gaussian's.
 
         Args:
-            gaussian: a `MultivariateNormal`, an `Independent(Normal)`, or a mixture of
+            gaussian: a `MultivariateNormal`, an `Independent(Normal, 1)`, or a mixture of
                 one component, over the same dimensions.
         """
         product, _ = algebra.multiply(*self.parameters, *self._gaussian(gaussian))
         return self._with(product, self.names)
 
-    def divide(self, gaussian: Distribution) -> "GaussianMixture":
+    def divide(self, gaussian: Distribution) -> Self:
         """Return the normalised quotient of this density by a Gaussian's.
 
         The quotient is a density only if the Gaussian is wider than every component in
         every direction; otherwise `NotADensityError`. The argument is as in `multiply`.
         """
         quotient, slack = algebra.divide(*self.parameters, *self._gaussian(gaussian))
-        narrow = slack <= 1e2 * self.dimensions * torch.finfo(slack.dtype).eps
+        narrow = ~(slack > self._resolution(self.means))
         if bool(narrow.any()):
             where = narrow.nonzero()[0].tolist()
             came = f"is not wider than the component at index {where} in every direction"
@@ -371,12 +324,15 @@ class GaussianMixture(Distribution):
         """Return the ends [..., 1] of the interval that leaves (1 − mass)/2 on either side."""
         self._require_one_dimension("interval")
         tail = 0.5 * (1 - arguments.check_mass("mass", mass))
-        return self.icdf(tail), self.icdf(1 - tail)
+        level = torch.tensor(tail, dtype=torch.float64, device=self.device)
+        # The upper end through the mirror image: 1 − tail has lost the tail's digits.
+        mirrored = univariate.icdf(level, self.logits, -self.means, self.factors)
+        return univariate.icdf(level, *self.parameters), -mirrored
 
     def crps(self, value: Any) -> Tensor:
         """Return the exact continuous ranked probability score; value [..., 1] → [...]."""
         self._require_one_dimension("crps")
-        return scores.crps(self._event(value), *self.parameters)
+        return scores.crps(self._finite_event(value), *self.parameters)
 
     # Shape of the density.
 
@@ -396,7 +352,7 @@ class GaussianMixture(Distribution):
         0.003 for 90 % and the default number.
         """
         mass = arguments.check_mass("mass", mass)
-        count = arguments.check_count("n_samples", n_samples)
+        count = arguments.check_count("n_samples", n_samples, mass=mass)
         return estimates.hpd_threshold(*self.parameters, mass, count, generator=generator)
 
     def hpd_contains(
@@ -421,9 +377,10 @@ class GaussianMixture(Distribution):
         count = arguments.check_count("n_samples", n_samples)
         return estimates.entropy(*self.parameters, count, generator=generator)
 
-    def perplexity(self) -> Tensor:
-        """Return exp of the entropy's estimate."""
-        return self.entropy().value.exp()
+    def perplexity(self) -> Estimate:  # type: ignore[override]  # as for the entropy
+        """Estimate exp of the entropy."""
+        value, error = self.entropy()
+        return Estimate(value.exp(), value.exp().detach() * error)
 
     def kl_divergence(
         self, other: Distribution, *, n_samples: int = 10_000, generator: Generator | None = None
@@ -432,16 +389,13 @@ class GaussianMixture(Distribution):
 
         `other` is a mixture, or anything with a log_prob over the same dimensions.
         """
-        if tuple(other.event_shape) != tuple(self.event_shape):
-            came = f"has event shape {list(other.event_shape)}"
-            expected = f"this mixture has {list(self.event_shape)}"
-            raise ShapeError(message("other", came, expected, "Take marginal(dims) of one."))
+        gaussians.check_distribution("other", other, self.event_shape)
+        arguments.check_leading("other", other.batch_shape, other.batch_shape, self.batch_shape)
         gaussian = self._as_gaussian(other) if self.components == 1 else None
         if gaussian is not None:
             exact = estimates.gaussian_kl(self.means[..., 0, :], self.factors[..., 0, :], *gaussian)
             return Estimate(exact, torch.zeros_like(exact))
         count = arguments.check_count("n_samples", n_samples)
-        arguments.check_leading("other", other.batch_shape, other.batch_shape, self.batch_shape)
         wide = self.expand(torch.broadcast_shapes(self.batch_shape, other.batch_shape))
         return estimates.kl_divergence(*wide.parameters, other.log_prob, count, generator=generator)
 
@@ -450,73 +404,10 @@ class GaussianMixture(Distribution):
     ) -> Estimate:
         """Estimate E‖X − value‖ − ½E‖X − X′‖ [...]; exact (the CRPS) in one dimension."""
         count = arguments.check_count("n_samples", n_samples)
-        target = self._event(value)
+        target = self._finite_event(value)
         return scores.energy_score(target, *self.parameters, count, generator=generator)
 
-    # Batches.
-
-    def expand(self, batch_shape: Sequence[int], _instance: Any = None) -> "GaussianMixture":
-        """Return a mixture with a larger batch shape that shares the parameters' memory."""
-        new: GaussianMixture = self._get_checked_instance(  # type: ignore[no-untyped-call]
-            GaussianMixture, _instance
-        )
-        batch = torch.Size(batch_shape)
-        new.logits = self.logits.expand(*batch, -1)
-        new.means = self.means.expand(*batch, -1, -1)
-        new.factors = self.factors.expand(*batch, -1, -1)
-        new.names = self.names
-        Distribution.__init__(new, batch, self.event_shape, validate_args=False)
-        new._validate_args = self._validate_args
-        return new
-
-    def __getitem__(self, index: Any) -> "GaussianMixture":
-        """Return the mixture of part of the batch: anything that indexes a tensor of its shape."""
-        # Applied first to a tensor of the batch's shape: an index too many is refused here.
-        self.logits[..., 0][index]
-        parts = index if isinstance(index, tuple) else (index,)
-        if not any(part is Ellipsis for part in parts):
-            parts = (*parts, Ellipsis)
-            return self._with(
-                Parameters(*(tensor[parts] for tensor in self.parameters)), self.names
-            )
-        event = (slice(None),)
-        return self._with(
-            Parameters(
-                self.logits[parts + event],
-                self.means[parts + 2 * event],
-                self.factors[parts + 2 * event],
-            ),
-            self.names,
-        )
-
-    def __len__(self) -> int:
-        if not self.batch_shape:
-            raise TypeError("a mixture without batch axes has no length")
-        return self.batch_shape[0]
-
-    def __iter__(self) -> Iterator["GaussianMixture"]:
-        return (self[i] for i in range(len(self)))
-
-    def to(self, *args: Any, **kwargs: Any) -> "GaussianMixture":
-        """Return the mixture with other device or dtype, as `Tensor.to` takes them."""
-        return self._with(Parameters(*(t.to(*args, **kwargs) for t in self.parameters)), self.names)
-
-    def __repr__(self) -> str:
-        diagonal = triangular.is_diagonal(self.factors, self.dimensions)
-        parts = [
-            f"batch_shape={list(self.batch_shape)}",
-            f"components={self.components}",
-            f"dimensions={self.dimensions}",
-            f"covariance={'diagonal' if diagonal else 'full'!r}",
-        ]
-        if self.names is not None:
-            parts.append(f"names={self.names}")
-        return f"{type(self).__name__}({', '.join(parts)})"
-
     # What the methods above share.
-
-    def _with(self, parameters: Parameters, names: Sequence[str] | None) -> "GaussianMixture":
-        return GaussianMixture(*parameters, names=names, validate_args=self._validate_args)
 
     def _names_of(self, dims: Sequence[int]) -> list[str] | None:
         return None if self.names is None else [self.names[d] for d in dims]
@@ -526,50 +417,64 @@ class GaussianMixture(Distribution):
             "value", value, self.batch_shape, self.means, allow_nan=not self._validate_args
         )
 
+    def _finite_event(self, value: Any) -> Tensor:
+        value = self._event(value)
+        if self._validate_args:
+            arguments.check_finite("value", value, "Score numbers only.")
+        return value
+
     def _require_one_dimension(self, method: str) -> None:
         if self.dimensions != 1:
             came, expected = f"has {self.dimensions} dimensions", f"{method} needs exactly one"
             remedy = "Take marginal(dim) or project(direction) first."
             raise DimensionError(message("the mixture", came, expected, remedy))
 
+    def _resolution(self, given: Tensor) -> float:
+        """Return the size below which a number may be rounding, of the mixture or of `given`."""
+        coarsest = max(torch.finfo(self.dtype).eps, torch.finfo(given.dtype).eps)
+        return 10 * self.dimensions * coarsest
+
     def _as_gaussian(self, other: Distribution) -> tuple[Tensor, Tensor] | None:
-        if isinstance(other, GaussianMixture):
-            if other.components > 1:
-                return None
-            return other.means[..., 0, :], other.precision_factors[..., 0, :, :]
-        return arguments.gaussian_factor(other)
+        """Return mean and dense precision factor, in double precision, of a single Gaussian."""
+        if not isinstance(other, GaussianMixture):
+            return gaussians.precision_factor(other)
+        if other.components > 1:
+            return None
+        loc, factor = widen(other.means[..., 0, :], other.factors[..., 0, :])
+        return loc, triangular.unpack(factor, other.dimensions)
 
     def _gaussian(self, gaussian: Distribution) -> tuple[Tensor, Tensor]:
+        gaussians.check_distribution("gaussian", gaussian, self.event_shape)
         found = self._as_gaussian(gaussian)
         if found is None:
-            expected = "a MultivariateNormal, Independent(Normal) or one component was expected"
+            expected = "a MultivariateNormal, Independent(Normal, 1) or one component was expected"
             remedy = "Pass a single Gaussian."
             raise ArgumentError(message("gaussian", f"is {gaussian}", expected, remedy))
-        if found[0].shape[-1] != self.dimensions:
-            came, expected = (
-                f"has {found[0].shape[-1]} dimension(s)",
-                f"the mixture has {self.dimensions}",
-            )
-            raise ShapeError(message("gaussian", came, expected, "Take marginal(dims) of one."))
+        shape = gaussian.batch_shape
+        arguments.check_leading("gaussian", shape, shape, self.batch_shape)
         return found
 
 
 def _kl_from_mixture(p: GaussianMixture, q: Distribution) -> Tensor:
-    if p.components > 1 or (isinstance(q, GaussianMixture) and q.components > 1):
+    if p.components > 1 or p._as_gaussian(q) is None:
         came, expected = f"are {p} and {q}", "only single Gaussians have a closed form"
         remedy = "Call p.kl_divergence(q), which estimates it with a standard error."
         raise NoClosedFormError(message("p and q", came, expected, remedy))
     return p.kl_divergence(q).value
 
 
-def _kl_to_mixture(p: MultivariateNormal, q: GaussianMixture) -> Tensor:
-    weights = torch.ones_like(p.loc[..., :1])
-    single = GaussianMixture.from_scale_tril(
-        weights, p.loc.unsqueeze(-2), p.scale_tril.unsqueeze(-3)
-    )
-    return _kl_from_mixture(single, q)
+def _kl_to_mixture(p: Distribution, q: GaussianMixture) -> Tensor:
+    found = gaussians.precision_factor(p)
+    if found is None:
+        came, expected = f"is {p}", "only single Gaussians have a closed form"
+        raise NoClosedFormError(message("p", came, expected, "Estimate it by sampling from p."))
+    loc, upper = found
+    factors = triangular.pack(upper).unsqueeze(-2)
+    single = GaussianMixture(torch.zeros_like(loc[..., :1]), loc.unsqueeze(-2), factors)
+    return _kl_from_mixture(single, q).to(q.dtype)
 
 
 register_kl(GaussianMixture, GaussianMixture)(_kl_from_mixture)
-register_kl(GaussianMixture, MultivariateNormal)(_kl_from_mixture)
-register_kl(MultivariateNormal, GaussianMixture)(_kl_to_mixture)
+for _gaussian in (MultivariateNormal, Independent):
+    register_kl(GaussianMixture, _gaussian)(_kl_from_mixture)
+    register_kl(_gaussian, GaussianMixture)(_kl_to_mixture)

@@ -4,7 +4,7 @@ import pytest
 import torch
 from reference import STRUCTURES, random_parameters
 from scipy import stats
-from torch.distributions import MultivariateNormal, kl_divergence
+from torch.distributions import Independent, MultivariateNormal, Normal, kl_divergence
 from torch.testing import assert_close
 
 from condens import GaussianMixture
@@ -50,7 +50,7 @@ def test_entropy_is_exact_for_one_component_and_for_separate_ones():
     value, error = apart.entropy()
     assert error == 0
     assert value.item() == pytest.approx(0.5 * math.log(2 * math.pi * math.e) + math.log(2))
-    assert_close(apart.perplexity(), value.exp())
+    assert_close(apart.perplexity(), (value.exp(), torch.zeros(())))
 
 
 def test_kl_between_mixtures_against_quadrature():
@@ -71,6 +71,13 @@ def test_kl_of_single_gaussians_is_exact_and_registered_with_torch(dimensions):
     expected = kl_divergence(normal_of(p), normal_of(q))
     for first, second in ((p, q), (p, normal_of(q)), (normal_of(p), q)):
         assert_close(kl_divergence(first, second), expected, rtol=1e-8, atol=1e-8)
+    diagonal = Independent(Normal(q.means[:, 0], q.variance.sqrt()), 1)
+    dense_twin = MultivariateNormal(q.means[:, 0], torch.diag_embed(q.variance))
+    for first, second in ((p, diagonal), (diagonal, p)):
+        twins = [dense_twin if d is diagonal else normal_of(p) for d in (first, second)]
+        assert_close(kl_divergence(first, second), kl_divergence(*twins), rtol=1e-8, atol=1e-8)
+    mixed = p.to(torch.float32).kl_divergence(q).value
+    assert_close(mixed.double(), expected, rtol=1e-5, atol=1e-5)
     estimate = p.kl_divergence(q)
     assert_close(estimate.value, expected, rtol=1e-8, atol=1e-8)
     assert (estimate.standard_error == 0).all()
@@ -101,11 +108,12 @@ def test_stated_errors_are_the_actual_ones():
         lambda g: p.kl_divergence(q, n_samples=600, generator=g),
         lambda g: p.hpd_threshold(0.9, n_samples=2000, generator=g),
     ):
-        runs = [method(seeded(i)) for i in range(80)]
+        runs = [method(seeded(i)) for i in range(300)]
         assert runs[0].value.shape == (2,)
         spread = torch.stack([r.value for r in runs]).std(0)
         stated = torch.stack([r.standard_error for r in runs]).mean(0)
-        assert ((spread / stated - 1).abs() < 0.4).all()
+        # The deviation of 300 values is known to about 4 %.
+        assert ((spread / stated - 1).abs() < 0.17).all()
 
 
 def test_entropy_and_kl_have_unbiased_gradients_for_every_parameter():
@@ -161,3 +169,24 @@ def test_hpd_region_holds_its_mass():
         error = math.sqrt(2 * mass * (1 - mass) / 20_000)
         assert (inside.double().mean(0) - mass).abs().max() < 4.5 * error
     assert mixture.hpd_contains(mixture.mode, 0.05).all()
+    x = mixture.sample((2000,))
+    level = mixture.hpd_threshold(0.7, n_samples=100, generator=seeded(3)).value
+    inside = mixture.hpd_contains(x, 0.7, n_samples=100, generator=seeded(3))
+    assert torch.equal(inside, mixture.log_prob(x) >= level)
+
+
+def test_draws_from_components_without_weight_do_not_count():
+    mixture = GaussianMixture(
+        torch.tensor([0.0, -torch.inf]), torch.tensor([[0.0], [1e25]]), torch.zeros(2, 1)
+    )
+    assert mixture.entropy().value.item() == pytest.approx(0.5 * math.log(2 * math.pi * math.e))
+    other = GaussianMixture(torch.zeros(1), torch.zeros(1, 1), torch.zeros(1, 1))
+    assert mixture.kl_divergence(other).value.abs() < 1e-6
+
+
+def test_empty_batches():
+    mixture = mixture_of((4,))[:0]
+    assert mixture.entropy().value.shape == (0,)
+    assert mixture.kl_divergence(mixture).value.shape == (0,)
+    assert mixture.energy_score(torch.zeros(0, 2)).value.shape == (0,)
+    assert mixture.modes().points.shape[0] == 0

@@ -64,6 +64,16 @@ def test_works_under_functional_transforms():
 
 
 @pytest.mark.parametrize("structure", STRUCTURES)
+def test_works_under_compilation(structure):
+    """Traced, not optimised: the graph is the same for every backend."""
+    logits, means, factors = random_parameters((6,), 3, 3, structure=structure)
+    x = torch.randn(6, 3, dtype=torch.float64)
+    compiled = torch.compile(log_prob, backend="eager", fullgraph=True)
+    expected = log_prob(x, logits, means, factors)
+    assert_close(compiled(x, logits, means, factors), expected, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("structure", STRUCTURES)
 def test_order_of_components_does_not_matter(structure):
     logits, means, factors = random_parameters((2,), 5, 3, structure=structure)
     x = torch.randn(7, 2, 3, dtype=torch.float64)
@@ -123,10 +133,24 @@ def test_moments_against_dense_formulas(components, dimensions, structure):
     np.testing.assert_allclose(variance(*parameters), np.diag(expected), rtol=1e-9, atol=1e-9)
 
 
-def test_variance_does_not_cancel_far_from_the_origin():
+def test_moments_do_not_cancel_far_from_the_origin():
     logits, means, factors = random_parameters((), 3, 2)
-    far = variance(logits, means + 1e8, factors)
-    assert_close(far, variance(logits, means, factors), rtol=1e-6, atol=0)
+    for dtype, offset, tolerance in (
+        (torch.float64, 2.0**30, 1e-6),
+        (torch.float32, 2.0**20, 1e-6),
+    ):
+        there = [t.to(dtype) for t in (logits, means + offset, factors)]
+        # The same mixture moved back: an exact shift of the rounded means.
+        back = [there[0], there[1] - offset, there[2]]
+        assert_close(variance(*there), variance(*back), rtol=tolerance, atol=0)
+        assert_close(covariance(*there), covariance(*back), rtol=tolerance, atol=0)
+
+
+def test_a_component_without_weight_adds_nothing_to_the_moments():
+    logits = torch.tensor([0.0, -torch.inf])
+    means, factors = torch.tensor([[0.0], [1e30]]), torch.zeros(2, 1)
+    assert variance(logits, means, factors) == 1
+    assert covariance(logits, means, factors) == 1
 
 
 def test_component_log_prob_leaves_the_weights_out():

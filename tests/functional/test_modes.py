@@ -52,6 +52,11 @@ def test_modes_are_strict_maxima_and_distinct(dimensions, structure):
 def test_two_components_merge_below_two_deviations():
     """Two equal Gaussians have two modes if and only if they are more than 2σ apart."""
     assert len(build([[0.0], [1.99]], 1.0).modes().points) == 1
+    assert len(build([[0.0], [2.0]], 1.0).modes().points) == 1
+    # Just apart: the two modes are a quarter of a deviation from each other.
+    assert len(build([[0.0], [2.01]], 1.0).modes().points) == 2
+    circle = [[math.cos(t * math.pi / 2), math.sin(t * math.pi / 2)] for t in range(4)]
+    assert len(build(circle, 0.70711).modes().points) == 1
     apart = build([[0.0], [2.05]], 1.0).modes()
     assert len(apart.points) == 2
     assert_close(apart.log_density[0], apart.log_density[1], rtol=1e-12, atol=1e-12)
@@ -93,6 +98,28 @@ def test_a_batch_is_padded_with_repeats_of_minus_infinity():
     assert log_density.isneginf().tolist() == [[False, True], [False, False]]
     assert points.isfinite().all()
     assert_close(points[0, 0], one.mode)
+
+
+@pytest.mark.parametrize("coupling", [3.0, math.exp(10)])
+def test_factors_of_very_different_scales(coupling):
+    for dtype in (torch.float32, torch.float64):
+        factors = torch.tensor([[20.0, -20.0, coupling]], dtype=dtype)
+        mixture = GaussianMixture(
+            torch.zeros(1, dtype=dtype), torch.zeros(1, 2, dtype=dtype), factors
+        )
+        points, log_density = mixture.modes()
+        assert_close(points, torch.zeros(1, 2, dtype=dtype), rtol=0, atol=0)
+        assert_close(log_density, mixture.log_prob(points), rtol=1e-6, atol=1e-6)
+
+
+def test_a_narrow_mode_beside_a_wide_one_is_not_leapt_over():
+    """Newton's step from the wide component's mean would land in the narrow one's basin."""
+    means = torch.tensor([[0.0], [1.5]], dtype=torch.float64)
+    log_precision = torch.tensor([[0.0], [3.0]], dtype=torch.float64)
+    mixture = GaussianMixture(torch.tensor([2.0, 0.0], dtype=torch.float64), means, log_precision)
+    expected, _ = grid_maxima(mixture)
+    points, _ = mixture.modes()
+    assert_close(points.squeeze(-1).sort().values, expected, rtol=0, atol=0.01)
 
 
 def test_float32():

@@ -6,8 +6,8 @@ from reference import STRUCTURES, random_parameters
 from scipy import stats
 from torch.testing import assert_close
 
-from condens.functional import conditional_cdfs, rsample, sample
-from condens.functional.mixture import covariance, mean
+from condens.functional import conditional_cdfs, rsample, sample, unpack, unwhiten, whiten
+from condens.functional.mixture import component_covariances, covariance, mean
 from condens.functional.sampling import sample_components
 
 
@@ -32,8 +32,6 @@ def test_samples_follow_the_density(dimensions, components, structure):
 def test_the_test_above_rejects_the_transposed_factor():
     parameters = random_parameters((), 1, 3, seed=4)
     _, means, factors = parameters
-    from condens.functional import unpack
-
     noise = torch.randn(20_000, 3, dtype=torch.float64)
     wrong = means[0] + noise @ torch.linalg.inv(unpack(factors, 3))[0]
     uniform = conditional_cdfs(wrong, *parameters)
@@ -107,8 +105,6 @@ def test_gradient_of_a_curved_function():
     a = torch.tensor([0.7, -0.4], dtype=torch.float64)
 
     def exact(logits, means, factors):
-        from condens.functional.mixture import component_covariances
-
         spread = torch.einsum("i,kij,j->k", a, component_covariances(factors, 2), a)
         return (torch.softmax(logits, -1) * torch.cos(means @ a) * torch.exp(-0.5 * spread)).sum()
 
@@ -119,8 +115,6 @@ def test_one_component_is_the_plain_pathwise_gradient():
     logits, means, factors = random_parameters((2,), 1, 3)
     inputs = [t.clone().requires_grad_() for t in (logits, means, factors)]
     draws = rsample(*inputs, (6,), generator=torch.Generator().manual_seed(2))
-    from condens.functional import unwhiten, whiten
-
     noise = whiten(draws.detach().unsqueeze(-2) - means, factors)
     plain = (inputs[1] + unwhiten(noise, inputs[2])).squeeze(-2)
     cotangent = torch.randn_like(draws)
@@ -134,4 +128,44 @@ def test_draws_from_every_component():
     _, means, factors = random_parameters((2,), 3, 2)
     draws = sample_components(means, factors, 50_000)
     assert draws.shape == (50_000, 2, 3, 2)
-    assert_close(draws.mean(0), means, rtol=0, atol=0.1)
+    exact = component_covariances(factors, 2)
+    error = exact.diagonal(dim1=-2, dim2=-1).sqrt() / math.sqrt(50_000)
+    assert ((draws.mean(0) - means).abs() < 5 * error).all()
+    centred = draws - draws.mean(0)
+    spread = torch.einsum("n...i,n...j->...ij", centred, centred) / 50_000
+    size = exact.abs().amax((-1, -2), keepdim=True)
+    assert ((spread - exact).abs() < 5 * size * math.sqrt(2 / 50_000)).all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("scale", [-40.0, -30.0, 30.0, 40.0])
+@pytest.mark.parametrize("components", [1, 2])
+def test_gradients_of_extreme_scales_are_never_nan(components, scale, dtype):
+    torch.manual_seed(1)
+    factors = torch.tensor([[scale, scale, 1.0]], dtype=dtype).expand(components, -1).clone()
+    inputs = [
+        torch.zeros(components, dtype=dtype),
+        torch.randn(components, 2, dtype=dtype) * math.exp(-scale),
+        factors,
+    ]
+    inputs = [t.requires_grad_() for t in inputs]
+    draws = rsample(*inputs, (100,))
+    gradients = torch.autograd.grad(draws.sum(), inputs)
+    assert not any(g.isnan().any() for g in gradients)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+def test_samples_are_those_of_rsample_in_every_dtype(dtype):
+    parameters = [p.to(dtype).requires_grad_() for p in random_parameters((2,), 3, 2)]
+    first = sample(*parameters, (4,), generator=torch.Generator().manual_seed(1))
+    second = rsample(*parameters, (4,), generator=torch.Generator().manual_seed(1))
+    assert first.dtype == second.dtype == dtype
+    assert_close(first, second.detach(), rtol=0, atol=0)
+    second.sum().backward()
+    assert all(p.grad.isfinite().all() for p in parameters)
+
+
+def test_parameters_of_different_batches_broadcast():
+    logits, means, factors = random_parameters((4,), 3, 2)
+    assert sample(logits[0], means, factors[:1], (5,)).shape == (5, 4, 2)
+    assert rsample(logits[0], means, factors[:1], (5,)).shape == (5, 4, 2)

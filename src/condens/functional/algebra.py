@@ -1,8 +1,8 @@
 """Mixtures from mixtures: marginals, conditionals, affine images, products, ensembles.
 
 A Gaussian mixture stays a Gaussian mixture under each of these, with full covariances
-or diagonal ones. Every function returns the parameters of the new mixture. All but
-the elementwise steps run in double precision and return in the precision that came.
+or diagonal ones. Every function returns the parameters of the new mixture. All run in
+double precision and return the dtype that came.
 """
 
 from collections.abc import Sequence
@@ -11,10 +11,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from condens.functional.dtypes import widen
+from condens.functional.mixture import variance
 from condens.functional.normal import LOG_2PI
-from condens.functional.precision import widen
 from condens.functional.triangular import (
-    as_full,
+    aligned,
     block,
     from_square_root,
     inverse_factors,
@@ -76,34 +77,47 @@ def condition(
     kept = block(factors, dimensions, 0, len(free))
     centre = means[..., free] - unwhiten(lead, kept)
     log_evidence = factors[..., len(free) : dimensions].sum(-1) - 0.5 * tail.square().sum(-1)
-    return Parameters(torch.log_softmax(logits + log_evidence, -1), centre, kept).to(dtype)
+    return Parameters(_posterior(logits, log_evidence), centre, kept).to(dtype)
 
 
 def affine_scale(
     logits: Tensor, means: Tensor, factors: Tensor, scale: Tensor, loc: Tensor
 ) -> Parameters:
-    """Return the mixture of scale·x + loc, elementwise. Shapes: scale and loc [D]."""
-    return Parameters(logits, means * scale + loc, rescale(factors, scale))
+    """Return the mixture of scale·x + loc, elementwise. Shapes: scale [D], loc [..., D]."""
+    dtype = means.dtype
+    logits, means, factors, scale, loc = widen(logits, means, factors, scale, loc)
+    centre = means * scale + loc.unsqueeze(-2)
+    return Parameters(logits, centre, rescale(factors, scale)).to(dtype)
 
 
 def affine_matrix(
     logits: Tensor, means: Tensor, factors: Tensor, matrix: Tensor, loc: Tensor
 ) -> tuple[Parameters, Tensor]:
-    """Return the mixture of A x + b, and how far its outputs are from depending on each other.
+    """Return the mixture of A x + b, and how far the rows of A are from dependent.
 
-    A Ū⁻¹ is a square root of A Σ Aᵀ. Shapes: matrix [..., M, D], loc [..., M], their
-    leading axes broadcast against the batch. The second result, [..., K], is the
-    smallest ratio of an output's deviation given those after it to its own: zero where A
-    lacks full row rank.
+    The factor is that of Ū A⁻¹ for square A; else A Ū⁻¹ is a square root of A Σ Aᵀ.
+    Shapes: matrix [..., M, D], loc [..., M], their leading axes broadcast against the
+    batch. The second result, [...], is the smallest
+    sine between a row, in units of the dimensions' deviations, and the rows before it:
+    zero where A lacks full row rank.
     """
     dtype = means.dtype
     logits, means, factors, matrix, loc = widen(logits, means, factors, matrix, loc)
+    rows = matrix * variance(logits, means, factors).detach().sqrt().unsqueeze(-2)
+    _, r = triangularise((rows / rows.norm(dim=-1, keepdim=True)).mT)
     matrix = matrix.unsqueeze(-3)
-    root = matrix @ inverse_factors(factors, means.shape[-1])
     centre = (matrix @ means.unsqueeze(-1)).squeeze(-1) + loc.unsqueeze(-2)
-    image = from_square_root(root)
-    slack = image[..., : matrix.shape[-2]].neg().exp() / root.norm(dim=-1)
-    return Parameters(logits, centre, image).to(dtype), slack.amin(-1)
+    image = Parameters(logits, centre, _image(matrix, factors)).to(dtype)
+    return image, r.diagonal(dim1=-2, dim2=-1).amin(-1)
+
+
+def _image(matrix: Tensor, factors: Tensor) -> Tensor:
+    """Return the packed factors of A x. Shapes: matrix [..., 1, M, D], factors [..., K, T]."""
+    rows, dimensions = matrix.shape[-2:]
+    if rows < dimensions:
+        return from_square_root(matrix @ inverse_factors(factors, dimensions))
+    upper = unpack(factors, dimensions)
+    return pack(triangularise(torch.linalg.solve_ex(matrix, upper, left=False).result)[1])
 
 
 def multiply(
@@ -134,9 +148,9 @@ def multiply(
         - 0.5 * left_over
         - 0.5 * dimensions * LOG_2PI
     )
-    joint = torch.log_softmax(logits, -1) + log_scale
-    product = Parameters(torch.log_softmax(joint, -1), means + shift.squeeze(-1), pack(r))
-    return product.to(dtype), joint.logsumexp(-1).to(dtype)
+    product = Parameters(_posterior(logits, log_scale), means + shift.squeeze(-1), pack(r))
+    log_normaliser = (torch.log_softmax(logits, -1) + log_scale).logsumexp(-1)
+    return product.to(dtype), log_normaliser.to(dtype)
 
 
 def divide(
@@ -169,7 +183,7 @@ def divide(
         + 0.5 * pull.square().sum((-1, -2))
         - log_diagonal(kept)
     )
-    logits = torch.log_softmax(torch.log_softmax(logits, -1) + log_scale, -1)
+    logits = _posterior(logits, log_scale)
     quotient = Parameters(logits, means + shift.squeeze(-1), pack(new_upper))
     slack = torch.linalg.eigvalsh(remainder.detach())[..., 0]
     return quotient.to(dtype), slack
@@ -185,8 +199,13 @@ def ensemble(members: Sequence[Parameters], log_weights: Tensor) -> Parameters:
         torch.log_softmax(member.logits, -1) + log_weight
         for member, log_weight in zip(members, log_weights, strict=True)
     ]
-    factors = [member.factors for member in members]
-    if len({factor.shape[-1] for factor in factors}) > 1:
-        factors = [as_full(factor, dimensions) for factor in factors]
+    factors = aligned([member.factors for member in members], dimensions)
     means = [member.means for member in members]
     return Parameters(torch.cat(logits, -1), torch.cat(means, -2), torch.cat(factors, -2))
+
+
+def _posterior(logits: Tensor, log_evidence: Tensor) -> Tensor:
+    """Return the normalised log weights after evidence; evidence lost to overflow says nothing."""
+    joint = logits + log_evidence
+    lost = joint.isneginf().all(-1, keepdim=True)
+    return torch.log_softmax(torch.where(lost, logits, joint), -1)

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from condens.functional import normal
+from condens.functional.dtypes import widen
 from condens.functional.triangular import unpack, whiten, whiten_gradient
 
 
@@ -50,8 +51,8 @@ def conditional_cdfs(target: Tensor, logits: Tensor, means: Tensor, factors: Ten
     Independent and uniform if x is drawn from the mixture (Rosenblatt's transform).
     Shapes: target [..., D] → [..., D].
     """
-    terms = _terms(target, logits, means, factors)
-    return (terms.log_weights.exp() * normal.cdf(terms.latent)).sum(-2)
+    terms = _terms(*widen(target, logits, means, factors))
+    return (terms.log_weights.exp() * normal.cdf(terms.latent)).sum(-2).to(means.dtype)
 
 
 def attach_gradient(
@@ -59,20 +60,19 @@ def attach_gradient(
 ) -> Tensor:
     """Return the solution of F(x; θ) = probability as a function of all its arguments.
 
-    The value is `solution` itself; the derivatives, of any order, are those of the
-    implicit function.
+    The value is `solution` itself, best given in double precision; the derivatives, of
+    any order, are those of the implicit function. Returns the dtype of the means.
 
-    Shapes: solution and probability [..., *batch, D], logits [*batch, K], and so on: the
-    parameters must already have the full batch shape.
+    Shapes: solution and probability `[..., *batch, D]`, logits `[*batch, K]`, and so on:
+    the parameters must already have the full batch shape.
     """
     extra = solution.dim() - logits.dim()
     # Not −1, which an empty batch would leave ambiguous.
     shape = (math.prod(solution.shape[:extra]), *solution.shape[extra:])
     flat, levels = solution.reshape(shape), probability.reshape(shape)
-    attached: Tensor = _Implicit.apply(  # type: ignore[no-untyped-call]
-        flat, levels, logits, means, factors
-    )
-    return attached.reshape(solution.shape)
+    wide = widen(flat, levels, logits, means, factors)
+    attached: Tensor = _Implicit.apply(*wide)  # type: ignore[no-untyped-call]
+    return attached.reshape(solution.shape).to(means.dtype)
 
 
 class _Implicit(torch.autograd.Function):
@@ -93,8 +93,7 @@ class _Implicit(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         (gradient,) = gradients
-        target, logits, means, factors = ctx.saved_tensors
-        return (None, *_pull_back(gradient, target, logits, means, factors))
+        return (None, *_pull_back(gradient, *ctx.saved_tensors))
 
 
 def _pull_back(
@@ -113,7 +112,7 @@ def _pull_back(
     """
     dimensions = means.shape[-1]
     terms = _terms(target, logits, means, factors)
-    step_ratio = (terms.log_posteriors - factors[..., :dimensions]).exp()
+    step_ratio = _exp(terms.log_posteriors - factors[..., :dimensions])
     weight_ratio = _weight_ratio(terms)
     upper = unpack(factors, dimensions)
     solved: list[Tensor] = []
@@ -137,7 +136,7 @@ def _pull_back(
     to_factors = to_factors + torch.nn.functional.pad(
         to_diagonal, (0, factors.shape[-1] - dimensions)
     )
-    to_probability = torch.stack(solved, -1) * terms.log_density.neg().exp()
+    to_probability = torch.stack(solved, -1) * _exp(-terms.log_density)
     return to_probability, -carried.sum(0), to_means, -to_factors
 
 
@@ -150,5 +149,11 @@ def _weight_ratio(terms: _Terms) -> Tensor:
     above = (terms.log_weights.exp() * normal.cdf(terms.latent)).sum(-2, keepdim=True) > 0.5
     side = torch.where(above, -1.0, 1.0).to(terms.latent.dtype)
     log_mass = terms.log_weights + torch.special.log_ndtr(side * terms.latent)
-    ratio = side * (log_mass - terms.log_density.unsqueeze(-2)).exp()
+    ratio = side * _exp(log_mass - terms.log_density.unsqueeze(-2))
     return ratio - terms.log_weights.exp() * ratio.sum(-2, keepdim=True)
+
+
+def _exp(exponent: Tensor) -> Tensor:
+    # In a gap between components one over the density overflows. It stays a number of
+    # half the range, so that a product of two is at worst infinite and never NaN.
+    return exponent.clamp(max=0.5 * math.log(torch.finfo(exponent.dtype).max)).exp()

@@ -24,8 +24,10 @@ def weighted_bound(target: Tensor, logits: Tensor, means: Tensor, factors: Tenso
 
     Shapes: → [...].
     """
+    weights = torch.softmax(logits, -1)
     log_density = component_log_prob(target, means, factors)
-    return -(torch.softmax(logits, -1) * log_density).sum(-1)
+    # A weight that underflowed takes no part, not even where the density is zero too.
+    return -(weights * torch.where(weights == 0, 0.0, log_density)).sum(-1)
 
 
 def uniform_bound(target: Tensor, logits: Tensor, means: Tensor, factors: Tensor) -> Tensor:
@@ -34,7 +36,7 @@ def uniform_bound(target: Tensor, logits: Tensor, means: Tensor, factors: Tensor
     Shapes: → [...].
     """
     joint = joint_log_prob(target, logits, means, factors)
-    return -math.log(joint.shape[-1]) - joint.mean(-1)
+    return (-math.log(joint.shape[-1]) - joint.mean(-1)).to(means.dtype)
 
 
 def report_printed_form(target: Tensor, logits: Tensor, means: Tensor, factors: Tensor) -> Tensor:
@@ -45,4 +47,4 @@ def report_printed_form(target: Tensor, logits: Tensor, means: Tensor, factors: 
     comparison with FrEIA's `nll_upper_bound`, which drops K·(D/2)·log 2π.
     Shapes: → [...].
     """
-    return -joint_log_prob(target, logits, means, factors).sum(-1)
+    return -joint_log_prob(target, logits, means, factors).sum(-1).to(means.dtype)

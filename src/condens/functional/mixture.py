@@ -2,16 +2,18 @@
 
 Shapes, here and in every function of this package: logits [..., K], means [..., K, D],
 packed factors [..., K, T] with T = D(D+1)/2 for full covariances or T = D for
-diagonal ones, and target [..., D]; leading axes broadcast.
+diagonal ones, and target [..., D]; leading axes broadcast. Results have the dtype of the
+means; the arithmetic is done in double precision.
 """
 
 import torch
 from torch import Tensor
 
+from condens.functional.dtypes import widen
 from condens.functional.normal import LOG_2PI
 from condens.functional.triangular import (
+    component_variances,
     inverse_factors,
-    is_diagonal,
     log_determinant,
     whiten,
 )
@@ -28,13 +30,22 @@ def component_log_prob(target: Tensor, means: Tensor, factors: Tensor) -> Tensor
     >>> component_log_prob(torch.zeros(1), torch.zeros(1, 1), torch.zeros(1, 1))
     tensor([-0.9189])
     """
+    wide = widen(target, means, factors)
+    return _component_log_prob(*wide, reach=_reach(means)).to(means.dtype)
+
+
+def _reach(means: Tensor) -> float:
+    # ‖z‖² must fit the dtype of the result, even if the arithmetic would hold more.
+    return float(torch.finfo(means.dtype).max ** 0.5)
+
+
+def _component_log_prob(target: Tensor, means: Tensor, factors: Tensor, *, reach: float) -> Tensor:
     dimensions = means.shape[-1]
     difference = target.unsqueeze(-2) - means
     # Numbers whose square overflows leave before the arithmetic: in the backward pass
     # 0 · ∞ would be NaN. A NaN that came in is not hidden.
     near = ~difference.isinf()
     latent = whiten(torch.where(near, difference, 0.0), factors)
-    reach = torch.finfo(latent.dtype).max ** 0.5
     broken = difference.isnan().any(-1) | factors.sum(-1).isnan()
     held = near & ((latent.abs() < reach) | broken.unsqueeze(-1))
     energy = 0.5 * torch.where(held, latent, 0.0).square().sum(-1)
@@ -46,9 +57,11 @@ def component_log_prob(target: Tensor, means: Tensor, factors: Tensor) -> Tensor
 def joint_log_prob(target: Tensor, logits: Tensor, means: Tensor, factors: Tensor) -> Tensor:
     """Return log πₖ + log pₖ(x), the joint log density of component and target.
 
-    Shapes: → [..., K].
+    In double precision, for what follows. Shapes: → [..., K].
     """
-    return torch.log_softmax(logits, -1) + component_log_prob(target, means, factors)
+    reach = _reach(means)
+    target, logits, means, factors = widen(target, logits, means, factors)
+    return torch.log_softmax(logits, -1) + _component_log_prob(target, means, factors, reach=reach)
 
 
 def log_prob(target: Tensor, logits: Tensor, means: Tensor, factors: Tensor) -> Tensor:
@@ -67,7 +80,7 @@ def log_prob(target: Tensor, logits: Tensor, means: Tensor, factors: Tensor) -> 
     # rather than the NaN of a softmax over −inf alone.
     lost = joint.isneginf().all(-1)
     held = torch.where(lost.unsqueeze(-1), 0.0, joint)
-    return torch.where(lost, -torch.inf, held.logsumexp(-1))
+    return torch.where(lost, -torch.inf, held.logsumexp(-1)).to(means.dtype)
 
 
 def responsibilities(target: Tensor, logits: Tensor, means: Tensor, factors: Tensor) -> Tensor:
@@ -80,29 +93,27 @@ def responsibilities(target: Tensor, logits: Tensor, means: Tensor, factors: Ten
     """
     joint = joint_log_prob(target, logits, means, factors)
     lost = joint.isneginf().all(-1, keepdim=True)
-    return torch.softmax(torch.where(lost, logits, joint), -1)
+    return torch.softmax(torch.where(lost, logits.to(joint.dtype), joint), -1).to(means.dtype)
 
 
 def mean(logits: Tensor, means: Tensor) -> Tensor:
     """Return the mean of the mixture, Σₖ πₖ μₖ. Shapes: → [..., D]."""
-    return (torch.softmax(logits, -1).unsqueeze(-1) * means).sum(-2)
+    weights, offset = _spread(logits, means)
+    return (means[..., 0, :] + (weights * offset).sum(-2)).to(means.dtype)
 
 
 def variance(logits: Tensor, means: Tensor, factors: Tensor) -> Tensor:
     """Return the variance of each dimension of the mixture. Shapes: → [..., D]."""
-    dimensions = means.shape[-1]
-    if is_diagonal(factors, dimensions):
-        within = (-2 * factors).exp()
-    else:
-        within = inverse_factors(factors, dimensions).square().sum(-1)
-    between = (means - mean(logits, means).unsqueeze(-2)).square()
-    return (torch.softmax(logits, -1).unsqueeze(-1) * (within + between)).sum(-2)
+    weights, offset = _spread(logits, means)
+    between = (offset - (weights * offset).sum(-2, keepdim=True)).square()
+    within = component_variances(widen(factors), means.shape[-1])
+    return _weighted(weights, within + between).to(means.dtype)
 
 
 def component_covariances(factors: Tensor, dimensions: int) -> Tensor:
     """Return Σₖ = Ūₖ⁻¹Ūₖ⁻ᵀ of every component. Shapes: → [..., K, D, D]."""
-    root = inverse_factors(factors, dimensions)
-    return root @ root.mT
+    root = inverse_factors(widen(factors), dimensions)
+    return (root @ root.mT).to(factors.dtype)
 
 
 def covariance(logits: Tensor, means: Tensor, factors: Tensor) -> Tensor:
@@ -110,8 +121,32 @@ def covariance(logits: Tensor, means: Tensor, factors: Tensor) -> Tensor:
 
     Σ = Σₖ πₖ (Σₖ + (μₖ − μ)(μₖ − μ)ᵀ). Shapes: → [..., D, D].
     """
-    weights = torch.softmax(logits, -1)
-    offset = means - mean(logits, means).unsqueeze(-2)
-    between = torch.einsum("...k,...ki,...kj->...ij", weights, offset, offset)
-    components = component_covariances(factors, means.shape[-1])
-    return between + (weights[..., None, None] * components).sum(-3)
+    weights, offset = _spread(logits, means)
+    offset = offset - (weights * offset).sum(-2, keepdim=True)
+    within = component_covariances(widen(factors), means.shape[-1])
+    between = offset.unsqueeze(-1) * offset.unsqueeze(-2)
+    return _weighted(weights.unsqueeze(-1), within + between, -3).to(means.dtype)
+
+
+def _spread(logits: Tensor, means: Tensor) -> tuple[Tensor, Tensor]:
+    """Return weights [..., K, 1] and offsets from the first mean [..., K, D].
+
+    Weights sum to one only up to rounding, which a large common offset would magnify.
+    """
+    logits, means = widen(logits, means)
+    return torch.softmax(logits, -1).unsqueeze(-1), means - means[..., :1, :]
+
+
+def _weighted(weights: Tensor, values: Tensor, axis: int = -2) -> Tensor:
+    """Sum weighted values over the components; without weight, even infinity is nothing."""
+    return (weights * torch.where(weights > 0, values, 0.0)).sum(axis)
+
+
+def broadcast(logits: Tensor, means: Tensor, factors: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Expand the parameters to one batch shape. Shapes: [*b, K], [*b, K, D], [*b, K, T]."""
+    batch = torch.broadcast_shapes(logits.shape[:-1], means.shape[:-2], factors.shape[:-2])
+    return (
+        logits.expand(*batch, -1),
+        means.expand(*batch, -1, -1),
+        factors.expand(*batch, -1, -1),
+    )

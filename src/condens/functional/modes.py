@@ -5,14 +5,16 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from condens.functional.mixture import joint_log_prob, log_prob
-from condens.functional.precision import widen
-from condens.functional.triangular import unpack, whiten
+from condens.functional.dtypes import widen
+from condens.functional.mixture import broadcast, joint_log_prob, log_prob
+from condens.functional.triangular import solve_upper, triangularise, unpack, whiten
 
 _MOST_STEPS = 2000
 _MOST_ESCAPES = 8
-# Two ascents that end within this many local standard deviations found one mode.
+# Two ascents that end within this many local deviations found one mode.
 _SAME = 1e-4
+# So did two within this many, unless the density dips between them.
+_NEAR = 0.5
 
 
 class Modes(NamedTuple):
@@ -27,10 +29,18 @@ class Modes(NamedTuple):
 
 
 class _Local(NamedTuple):
+    """The density around points, in coordinates y = Rx with RᵀR = Σₖ rₖΛₖ.
+
+    There no unit of a dimension matters, and no condition number is squared.
+    """
+
     log_density: Tensor
-    gradient: Tensor
-    precision: Tensor  # Σₖ rₖΛₖ, always positive definite
-    curvature: Tensor  # minus the Hessian of the log density
+    root: Tensor  # R
+    slope: Tensor  # the gradient of the log density
+    curvature: Tensor  # minus its Hessian: the identity for a single Gaussian
+
+    def to_points(self, steps: Tensor) -> Tensor:
+        return solve_upper(self.root, steps.unsqueeze(-1)).squeeze(-1)
 
 
 def modes(logits: Tensor, means: Tensor, factors: Tensor) -> Modes:
@@ -42,50 +52,64 @@ def modes(logits: Tensor, means: Tensor, factors: Tensor) -> Modes:
     modes that no component's mean leads to. Carries no gradient.
     """
     with torch.no_grad():
-        wide = widen(logits, means, factors)
-        points = wide[1].movedim(-2, 0)
+        wide = [t.detach() for t in widen(*broadcast(logits, means, factors))]
+        batch = wide[0].shape[:-1]
+        flat = [tensor.reshape(batch.numel(), *tensor.shape[len(batch) :]) for tensor in wide]
+        points = _ascend(flat[1].movedim(-2, 0), *flat)
         for _ in range(_MOST_ESCAPES):
-            points = _ascend(points, *wide)
-            points, stuck = _leave_saddles(points, *wide)
+            points, stuck = _leave_saddles(points, *flat)
             if not stuck:
                 break
-        return _distinct(points, *wide, dtype=means.dtype)
+            points = _ascend(points, *flat)
+        points, log_density = _distinct(points, *flat)
+        return Modes(
+            points.reshape(*batch, *points.shape[1:]).to(means.dtype),
+            log_density.reshape(*batch, *log_density.shape[1:]).to(means.dtype),
+        )
 
 
 def _local(points: Tensor, logits: Tensor, means: Tensor, factors: Tensor) -> _Local:
+    """Return the density around points [N, B, D] of mixtures [B, K]."""
     joint = joint_log_prob(points, logits, means, factors)
     log_density = joint.logsumexp(-1)
-    share = (joint - log_density.unsqueeze(-1)).exp()
-    upper = unpack(factors, means.shape[-1])
+    share = (joint - log_density.unsqueeze(-1)).exp().sqrt()[..., None, None]
+    # Row k of blocks: √rₖ Ūₖ, so that the product with its transpose sums rₖΛₖ.
+    blocks = share * unpack(factors, means.shape[-1])
+    _, root = triangularise(blocks.flatten(-3, -2))
+    white = torch.linalg.solve_triangular(root.unsqueeze(-3), blocks, upper=True, left=False)
     latent = whiten(points.unsqueeze(-2) - means, factors)
-    pulls = -torch.einsum("...kij,...ki->...kj", upper, latent)
-    gradient = (share.unsqueeze(-1) * pulls).sum(-2)
-    precision = torch.einsum("...k,...kij->...ij", share, upper.mT @ upper)
-    spread = pulls - gradient.unsqueeze(-2)
-    scatter = torch.einsum("...k,...ki,...kj->...ij", share, spread, spread)
-    return _Local(log_density, gradient, precision, precision - scatter)
+    # √rₖ times the gradient of component k.
+    pulls = -torch.einsum("...kij,...ki->...kj", white, latent)
+    slope = (share.squeeze(-1) * pulls).sum(-2)
+    spread = pulls - share.squeeze(-1) * slope.unsqueeze(-2)
+    identity = torch.eye(points.shape[-1], dtype=points.dtype, device=points.device)
+    return _Local(log_density, root, slope, identity - spread.mT @ spread)
 
 
 def _ascend(points: Tensor, logits: Tensor, means: Tensor, factors: Tensor) -> Tensor:
+    """Climb from points [N, B, D] until they rest; members of the batch leave when all do."""
     tolerance = 1e-2 * torch.finfo(points.dtype).eps ** 0.5
+    rested, climbing = points.clone(), torch.arange(points.shape[1], device=points.device)
     done = torch.zeros_like(points[..., 0], dtype=torch.bool)
     for _ in range(_MOST_STEPS):
         here = _local(points, logits, means, factors)
-        right = here.gradient.unsqueeze(-1)
-        safe = torch.cholesky_solve(right, torch.linalg.cholesky_ex(here.precision).L).squeeze(-1)
         root, failed = torch.linalg.cholesky_ex(here.curvature)
-        newton = torch.cholesky_solve(right, root).squeeze(-1)
-        there = log_prob(points + newton, logits, means, factors)
+        newton = torch.cholesky_solve(here.slope.unsqueeze(-1), root).squeeze(-1)
+        there = log_prob(points + here.to_points(newton), logits, means, factors)
         # A step of more than one local deviation could leap into another mode's basin.
-        short = torch.einsum("...i,...ij,...j->...", newton, here.precision, newton) <= 1
-        better = (failed == 0) & short & (there >= here.log_density)
-        step = torch.where(better.unsqueeze(-1), newton, safe)
-        points = torch.where(done.unsqueeze(-1), points, points + step)
-        length = torch.einsum("...i,...ij,...j->...", step, here.precision, step).clamp(min=0)
-        done = done | (length.sqrt() <= tolerance)
-        if bool(done.all()):
+        better = (failed == 0) & (newton.norm(dim=-1) <= 1) & (there >= here.log_density)
+        step = torch.where(better.unsqueeze(-1), newton, here.slope)
+        moved = points + here.to_points(step)
+        points = torch.where(done.unsqueeze(-1), points, moved)
+        done = done | (step.norm(dim=-1) <= tolerance)
+        rested[:, climbing] = points
+        on = ~done.all(0)
+        if not bool(on.any()):
             break
-    return points
+        if not bool(on.all()):
+            points, done, climbing = points[:, on], done[:, on], climbing[on]
+            logits, means, factors = logits[on], means[on], factors[on]
+    return rested
 
 
 def _leave_saddles(
@@ -93,34 +117,38 @@ def _leave_saddles(
 ) -> tuple[Tensor, bool]:
     """Step a tenth of a local deviation along the steepest upward curvature, if there is any."""
     here = _local(points, logits, means, factors)
-    # In coordinates whitened by Σₖ rₖΛₖ, so that no unit of a dimension matters.
-    root = torch.linalg.cholesky(here.precision)
-    half = torch.linalg.solve_triangular(root, here.curvature, upper=False)
-    scaled = torch.linalg.solve_triangular(root, half.mT, upper=False)
-    values, vectors = torch.linalg.eigh(0.5 * (scaled + scaled.mT))
+    values, vectors = torch.linalg.eigh(here.curvature)
     saddle = values[..., 0] < -1e-9
-    direction = torch.linalg.solve_triangular(root.mT, vectors[..., :1], upper=True).squeeze(-1)
+    direction = here.to_points(vectors[..., 0])
     return torch.where(saddle.unsqueeze(-1), points + 0.1 * direction, points), bool(saddle.any())
 
 
-def _distinct(
-    points: Tensor, logits: Tensor, means: Tensor, factors: Tensor, *, dtype: torch.dtype
-) -> Modes:
+def _distinct(points: Tensor, logits: Tensor, means: Tensor, factors: Tensor) -> Modes:
+    """Sort points [N, B, D], drop repeats, and pad to [B, M, D] and [B, M]."""
     log_density, order = log_prob(points, logits, means, factors).sort(0, descending=True)
     points = torch.take_along_dim(points, order.unsqueeze(-1), 0)
-    precision = _local(points, logits, means, factors).precision
-    gap = points.unsqueeze(1) - points.unsqueeze(0)
-    distance = torch.einsum("ij...a,j...ab,ij...b->ij...", gap, precision, gap)
-    count = points.shape[0]
-    earlier = torch.ones(count, count, dtype=torch.bool, device=points.device).tril(-1)
-    earlier = earlier.reshape(count, count, *[1] * (log_density.dim() - 1))
-    repeated = (earlier & (distance <= _SAME**2)).any(1)
+    repeated = _repeated(points, log_density, logits, means, factors)
     # Stable: the modes move to the front, still highest first.
     _, order = repeated.to(torch.uint8).sort(dim=0, stable=True)
-    most = int((~repeated).sum(0).max()) if repeated.numel() else count
+    most = int((~repeated).sum(0).max()) if repeated.numel() else len(points)
     order = order[:most]
     repeated = torch.take_along_dim(repeated, order, 0)
     log_density = torch.take_along_dim(log_density, order, 0).masked_fill(repeated, -torch.inf)
     points = torch.take_along_dim(points, order.unsqueeze(-1), 0)
     points = torch.where(repeated.unsqueeze(-1), points[:1], points)
-    return Modes(points.movedim(0, -2).to(dtype), log_density.movedim(0, -1).to(dtype))
+    return Modes(points.movedim(0, -2), log_density.movedim(0, -1))
+
+
+def _repeated(
+    points: Tensor, log_density: Tensor, logits: Tensor, means: Tensor, factors: Tensor
+) -> Tensor:
+    """Tell which of the points [N, B, D], highest first, are an earlier one again."""
+    root = _local(points, logits, means, factors).root
+    repeated = torch.zeros_like(log_density, dtype=torch.bool)
+    for i in range(1, len(points)):
+        gap = points[i] - points[:i]
+        distance = (root[i] @ gap.unsqueeze(-1)).squeeze(-1).norm(dim=-1)
+        middle = log_prob(points[i] - 0.5 * gap, logits, means, factors)
+        dips = middle < log_density[i] - 1e-12
+        repeated[i] = ((distance <= _SAME) | ((distance <= _NEAR) & ~dips)).any(0)
+    return repeated

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 import torch
 from torch import Generator, Tensor
 
+from condens.functional.dtypes import widen
 from condens.functional.implicit import attach_gradient
-from condens.functional.precision import widen
+from condens.functional.mixture import broadcast
 from condens.functional.triangular import unwhiten
 
 
@@ -21,22 +22,9 @@ def sample(
 ) -> Tensor:
     """Draw x = μₖ + Ūₖ⁻¹η with k ~ softmax(logits), η ~ N(0, I).
 
-    Carries no gradient: `rsample` does. Shapes: the parameters share one batch shape
-    → `[*shape, *batch, D]`.
+    Carries no gradient: `rsample` does. Shapes: → `[*shape, *batch, D]`.
     """
-    batch = logits.shape[:-1]
-    with torch.no_grad():
-        component = _draw_components(logits, math.prod(shape), generator)
-        noise = torch.randn(
-            (math.prod(shape), *batch, means.shape[-1]),
-            dtype=means.dtype,
-            device=means.device,
-            generator=generator,
-        )
-        index = component[..., None, None]
-        centre = torch.take_along_dim(means.unsqueeze(0), index, -2).squeeze(-2)
-        chosen = torch.take_along_dim(factors.unsqueeze(0), index, -2).squeeze(-2)
-        return (centre + unwhiten(noise, chosen)).reshape(*shape, *batch, means.shape[-1])
+    return _draw(logits, means, factors, shape, generator).to(means.dtype)
 
 
 def rsample(
@@ -51,12 +39,34 @@ def rsample(
 
     The gradient of a sample average is an unbiased estimate of the gradient of the
     expectation. Weight moves between components through the density between them: where
-    they hardly overlap, few samples carry the logits' gradient and its variance is large.
+    they hardly overlap, the draws that would carry the logits' gradient never come, and
+    neither the estimate nor its spread shows it.
 
-    Shapes: the parameters share one batch shape → `[*shape, *batch, D]`.
+    Shapes: → `[*shape, *batch, D]`.
     """
-    draw = sample(logits, means, factors, shape, generator=generator)
+    logits, means, factors = broadcast(logits, means, factors)
+    draw = _draw(logits, means, factors, shape, generator)
     return attach_gradient(draw, torch.zeros_like(draw), logits, means, factors)
+
+
+def _draw(
+    logits: Tensor,
+    means: Tensor,
+    factors: Tensor,
+    shape: Sequence[int],
+    generator: Generator | None,
+) -> Tensor:
+    """Draw in double precision: a coordinate may be the small difference of large ones."""
+    logits, means, factors = (t.detach() for t in broadcast(logits, means, factors))
+    count, batch, dimensions = math.prod(shape), logits.shape[:-1], means.shape[-1]
+    index = _draw_components(logits, count, generator)[..., None, None]
+    noise = torch.randn(
+        (count, *batch, dimensions), dtype=means.dtype, device=means.device, generator=generator
+    )
+    centre = torch.take_along_dim(means.unsqueeze(0), index, -2).squeeze(-2)
+    chosen = torch.take_along_dim(factors.unsqueeze(0), index, -2).squeeze(-2)
+    centre, noise, chosen = widen(centre, noise, chosen)
+    return (centre + unwhiten(noise, chosen)).reshape(*shape, *batch, dimensions)
 
 
 def sample_components(
@@ -69,7 +79,8 @@ def sample_components(
     noise = torch.randn(
         (count, *means.shape), dtype=means.dtype, device=means.device, generator=generator
     )
-    return means + unwhiten(noise, factors)
+    wide_means, wide_noise, wide_factors = widen(means, noise, factors)
+    return (wide_means + unwhiten(wide_noise, wide_factors)).to(means.dtype)
 
 
 def _draw_components(logits: Tensor, count: int, generator: Generator | None) -> Tensor:

@@ -6,7 +6,8 @@ import torch
 from torch import Generator, Tensor
 
 from condens.functional import normal
-from condens.functional.estimates import Estimate
+from condens.functional.dtypes import widen
+from condens.functional.estimates import Estimate, standard_error
 from condens.functional.sampling import sample
 
 
@@ -18,6 +19,8 @@ def crps(target: Tensor, logits: Tensor, means: Tensor, factors: Tensor) -> Tens
 
     Shapes: target [..., 1] → [...].
     """
+    dtype = means.dtype
+    target, logits, means, factors = widen(target, logits, means, factors)
     weights = torch.softmax(logits, -1)
     centres, deviation = means.squeeze(-1), factors.squeeze(-1).neg().exp()
     to_target = (weights * _mean_absolute(target - centres, deviation)).sum(-1)
@@ -26,7 +29,7 @@ def crps(target: Tensor, logits: Tensor, means: Tensor, factors: Tensor) -> Tens
         torch.hypot(deviation.unsqueeze(-1), deviation.unsqueeze(-2)),
     )
     among = torch.einsum("...k,...kl,...l->...", weights, pairs, weights)
-    return to_target - 0.5 * among
+    return (to_target - 0.5 * among).to(dtype)
 
 
 def _mean_absolute(centre: Tensor, deviation: Tensor) -> Tensor:
@@ -54,9 +57,10 @@ def energy_score(
         return Estimate(exact, torch.zeros_like(exact))
     with torch.no_grad():
         draws = sample(logits, means, factors, (2, count), generator=generator)
+        target = target.to(means.dtype)
         first, second = draws.reshape(
             2, count, *[1] * (target.dim() - means.dim() + 1), *draws.shape[2:]
         )
         reach = 0.5 * ((first - target).norm(dim=-1) + (second - target).norm(dim=-1))
         score = reach - 0.5 * (first - second).norm(dim=-1)
-        return Estimate(score.mean(0), score.std(0) / math.sqrt(count))
+        return Estimate(score.mean(0), standard_error(score)).to(means.dtype)

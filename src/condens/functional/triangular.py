@@ -3,19 +3,18 @@
 A *factor* is kept packed, in FrEIA's order: the D log-diagonals of U, then its
 strict upper triangle row by row, D(D+1)/2 numbers. Ū is U with its diagonal
 exponentiated, and Σ⁻¹ = ŪᵀŪ. A *diagonal* factor is the D log-diagonals alone. The
-two are told apart by their length, in this file and nowhere else.
+two are told apart by their length, and what that means for the arithmetic is in this
+file alone.
 """
 
 import math
 from collections.abc import Callable, Sequence
-from functools import lru_cache
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from condens.errors import ShapeError, message
-from condens.functional.precision import widen
+from condens.functional.dtypes import widen
 
 
 def packed_size(dimensions: int) -> int:
@@ -44,26 +43,26 @@ def is_diagonal(factors: Tensor, dimensions: int) -> bool:
     )
 
 
-@lru_cache(maxsize=256)
-def _unpacking(dimensions: int) -> np.ndarray:
-    """Where each entry of a flattened D×D triangle lies in (packed, 0)."""
-    position = np.full((dimensions, dimensions), packed_size(dimensions))
-    position[np.diag_indices(dimensions)] = np.arange(dimensions)
-    position[np.triu_indices(dimensions, 1)] = np.arange(dimensions, packed_size(dimensions))
-    return position.ravel()
-
-
-@lru_cache(maxsize=256)
-def _packing(dimensions: int) -> np.ndarray:
+def _packing(dimensions: int, device: torch.device) -> Tensor:
     """Where each packed entry lies in the flattened D×D triangle."""
-    rows, columns = np.triu_indices(dimensions, 1)
-    diagonal = np.arange(dimensions)
-    return np.concatenate([diagonal * (dimensions + 1), rows * dimensions + columns])
+    rows, columns = torch.triu_indices(dimensions, dimensions, 1, device=device)
+    diagonal = torch.arange(dimensions, device=device) * (dimensions + 1)
+    return torch.cat([diagonal, rows * dimensions + columns])
 
 
-def _take(tensor: Tensor, positions: np.ndarray) -> Tensor:
+def _unpacking(dimensions: int, device: torch.device) -> Tensor:
+    """Where each entry of the D×D triangle lies in (packed, 0)."""
+    column = torch.arange(dimensions, device=device)
+    row = column.unsqueeze(-1)
+    # Above row i lie D diagonals and the strict rows 0 … i−1, of D−1, …, D−i entries.
+    strict = dimensions * (row + 1) - row * (row + 1) // 2 + column - row - 1
+    upper = torch.where(row < column, strict, packed_size(dimensions))
+    return torch.where(row == column, row, upper)
+
+
+def _take(tensor: Tensor, positions: Tensor) -> Tensor:
     # index_select, not an in-place scatter: it works under torch.func's transforms.
-    return tensor.index_select(-1, torch.as_tensor(positions, device=tensor.device))
+    return tensor.index_select(-1, positions.flatten())
 
 
 def _exp(log_diagonal: Tensor) -> Tensor:
@@ -85,7 +84,9 @@ def unpack(factors: Tensor, dimensions: int) -> Tensor:
         return torch.diag_embed(scales)
     zero = torch.zeros_like(factors[..., :1])
     entries = torch.cat([scales, factors[..., dimensions:], zero], dim=-1)
-    return _take(entries, _unpacking(dimensions)).unflatten(-1, (dimensions, dimensions))
+    return _take(entries, _unpacking(dimensions, factors.device)).unflatten(
+        -1, (dimensions, dimensions)
+    )
 
 
 def pack(upper: Tensor) -> Tensor:
@@ -97,7 +98,7 @@ def pack(upper: Tensor) -> Tensor:
     tensor([0., 0., 5.])
     """
     dimensions = upper.shape[-1]
-    packed = _take(upper.flatten(-2), _packing(dimensions))
+    packed = _take(upper.flatten(-2), _packing(dimensions, upper.device))
     return torch.cat([packed[..., :dimensions].log(), packed[..., dimensions:]], dim=-1)
 
 
@@ -113,6 +114,20 @@ def log_determinant(factors: Tensor, dimensions: int) -> Tensor:
     Shapes: factors [..., T] → [...].
     """
     return factors[..., :dimensions].sum(-1)
+
+
+def component_variances(factors: Tensor, dimensions: int) -> Tensor:
+    """Return the diagonal of Σ = Ū⁻¹Ū⁻ᵀ. Shapes: factors [..., T] → [..., D]."""
+    if is_diagonal(factors, dimensions):
+        return (-2 * factors).exp()
+    return inverse_factors(factors, dimensions).square().sum(-1)
+
+
+def aligned(factors: Sequence[Tensor], dimensions: int) -> list[Tensor]:
+    """Return factors of several mixtures in one packing, diagonal only if all of them are."""
+    if len({packed.shape[-1] for packed in factors}) == 1:
+        return list(factors)
+    return [as_full(packed, dimensions) for packed in factors]
 
 
 def log_diagonal(upper: Tensor) -> Tensor:
@@ -146,7 +161,7 @@ def unwhiten(latent: Tensor, factors: Tensor) -> Tensor:
     if is_diagonal(factors, dimensions):
         return latent / _exp(factors)
     if factors.dtype in (torch.float16, torch.bfloat16):  # LAPACK has no half precision
-        return unwhiten(*widen(latent, factors)).to(latent.dtype)
+        return unwhiten(*widen(latent, factors)).to(factors.dtype)
     return _on_vectors(solve_upper, unpack(factors, dimensions), latent)
 
 
@@ -163,7 +178,7 @@ def whiten_gradient(cotangent: Tensor, difference: Tensor, factors: Tensor) -> T
     if is_diagonal(factors, dimensions):
         return (cotangent * difference).sum(0) * scales
     outer = cotangent.movedim(0, -1) @ difference.movedim(0, -2)
-    entries = _take(outer.flatten(-2), _packing(dimensions))
+    entries = _take(outer.flatten(-2), _packing(dimensions, outer.device))
     return torch.cat([entries[..., :dimensions] * scales, entries[..., dimensions:]], dim=-1)
 
 
@@ -207,8 +222,8 @@ def block(factors: Tensor, dimensions: int, start: int, stop: int) -> Tensor:
     """
     if is_diagonal(factors, dimensions):
         return factors[..., start:stop]
-    position = _unpacking(dimensions).reshape(dimensions, dimensions)[start:stop, start:stop]
-    return _take(factors, position.ravel()[_packing(stop - start)])
+    inner = _unpacking(dimensions, factors.device)[start:stop, start:stop].flatten()
+    return _take(factors, inner[_packing(stop - start, factors.device)])
 
 
 def rescale(factors: Tensor, scale: Tensor) -> Tensor:
@@ -220,7 +235,7 @@ def rescale(factors: Tensor, scale: Tensor) -> Tensor:
     diagonal = factors[..., :dimensions] - scale.abs().log()
     if is_diagonal(factors, dimensions):
         return diagonal
-    rows, columns = np.triu_indices(dimensions, 1)
+    rows, columns = torch.triu_indices(dimensions, dimensions, 1, device=scale.device)
     ratio = _take(scale.sign(), rows) / _take(scale, columns)
     return torch.cat([diagonal, factors[..., dimensions:] * ratio], dim=-1)
 
@@ -245,9 +260,16 @@ def from_square_root(root: Tensor) -> Tensor:
     """
     wide = widen(root)
     _, flipped = triangularise(wide.mT.flip(-1))
-    upper = flipped.mT.flip(-1, -2)
-    identity = torch.eye(upper.shape[-1], dtype=wide.dtype, device=wide.device)
-    return pack(solve_upper(upper, identity)).to(root.dtype)
+    return from_upper_root(flipped.mT.flip(-1, -2)).to(root.dtype)
+
+
+def from_upper_root(upper: Tensor) -> Tensor:
+    """Return the packed factor of W Wᵀ for upper triangular W: Ū = W⁻¹.
+
+    Shapes: upper [..., D, D] → [..., D(D+1)/2].
+    """
+    identity = torch.eye(upper.shape[-1], dtype=upper.dtype, device=upper.device)
+    return pack(solve_upper(upper, identity))
 
 
 def solve_upper(upper: Tensor, right: Tensor) -> Tensor:

@@ -1,0 +1,102 @@
+"""Gaussians as users give them: weights and matrices, or torch's own distributions."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.distributions import Distribution, Independent, MultivariateNormal, Normal
+
+from condens.arguments import as_tensor, check_axes, check_finite
+from condens.errors import ArgumentError, NotPositiveDefiniteError, ShapeError, message
+from condens.functional.dtypes import widen
+from condens.functional.triangular import from_square_root, unpack
+
+
+def check_components(
+    weights: Any, means: Any, name: str, matrices: Any
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return logits, means and matrices as tensors; one D×D matrix for each component."""
+    weights, means = as_tensor("weights", weights), as_tensor("means", means)
+    matrices = as_tensor(name, matrices)
+    check_axes("weights", weights, "K")
+    check_axes("means", means, "K, D")
+    if weights.shape[-1] != means.shape[-2]:
+        came, expected = f"has {weights.shape[-1]} entries", f"means has {means.shape[-2]}"
+        raise ShapeError(message("weights", came, expected, "Pass one weight for each mean."))
+    if matrices.dim() < 3 or matrices.shape[-3:] != (*means.shape[-2:], means.shape[-1]):
+        came = f"has shape {list(matrices.shape)}"
+        expected = f"means of shape {list(means.shape)} need [..., K, D, D]"
+        remedy = "Pass one D×D matrix for each component."
+        raise ShapeError(message(name, came, expected, remedy))
+    check_finite(name, matrices, "Check how the matrices were computed.")
+    return log_weights(weights), means, matrices
+
+
+def log_weights(weights: Tensor) -> Tensor:
+    """Return logits of weights; a weight of zero becomes −inf, with a gradient of zero."""
+    if bool((~(weights >= 0) | weights.isinf()).any()) or bool((weights.sum(-1) <= 0).any()):
+        came = "has an entry that is negative or not finite, or sums to zero"
+        expected = "each weight must be 0 or more, and one of them positive"
+        raise ArgumentError(message("weights", came, expected, "Pass exp of log weights."))
+    empty = weights == 0
+    return torch.where(empty, -torch.inf, torch.where(empty, 1.0, weights).log())
+
+
+def cholesky(name: str, matrices: Tensor) -> Tensor:
+    """Return the lower Cholesky factor of symmetric positive definite matrices, in double."""
+    size = matrices.abs().amax((-1, -2), keepdim=True)
+    if bool(((matrices - matrices.mT).abs() > 1e3 * torch.finfo(matrices.dtype).eps * size).any()):
+        came, expected = "is not symmetric", "symmetric matrices were expected"
+        raise NotPositiveDefiniteError(
+            message(name, came, expected, "Pass 0.5 * (matrix + matrix.mT) if that is meant.")
+        )
+    wide = widen(matrices)
+    root, info = torch.linalg.cholesky_ex(wide)
+    if bool((info != 0).any()):
+        where = (info != 0).nonzero()[0].tolist()
+        lowest = float(torch.linalg.eigvalsh(wide[tuple(where)].detach())[0])
+        came = f"at index {where} has the smallest eigenvalue {lowest:.4g}"
+        expected = "every matrix must be positive definite"
+        remedy = "Add a small multiple of the identity, or drop dimensions that repeat others."
+        raise NotPositiveDefiniteError(message(name, came, expected, remedy))
+    return root
+
+
+def check_lower(name: str, roots: Tensor) -> None:
+    """Check that matrices are lower triangular with a positive diagonal."""
+    if bool((roots.triu(1) != 0).any()) or bool((roots.diagonal(dim1=-2, dim2=-1) <= 0).any()):
+        came = "is not lower triangular with a positive diagonal"
+        expected = "Cholesky factors of covariances were expected"
+        remedy = "Pass torch.linalg.cholesky(covariances), or use from_covariances."
+        raise NotPositiveDefiniteError(message(name, came, expected, remedy))
+
+
+def precision_factor(gaussian: Any) -> tuple[Tensor, Tensor] | None:
+    """Return mean and dense precision factor of torch's Gaussians; None for anything else."""
+    if isinstance(gaussian, MultivariateNormal):
+        loc, root = widen(gaussian.loc, gaussian.scale_tril)
+    elif _is_diagonal_normal(gaussian):
+        loc, scale = widen(gaussian.base_dist.loc, gaussian.base_dist.scale)
+        root = torch.diag_embed(scale)
+    else:
+        return None
+    return loc, unpack(from_square_root(root), loc.shape[-1])
+
+
+def _is_diagonal_normal(gaussian: Any) -> bool:
+    return (
+        isinstance(gaussian, Independent)
+        and isinstance(gaussian.base_dist, Normal)
+        and gaussian.reinterpreted_batch_ndims == 1
+    )
+
+
+def check_distribution(name: str, other: Any, event: torch.Size) -> None:
+    """Check that something is a distribution over the same dimensions."""
+    if not isinstance(other, Distribution):
+        came, expected = f"is {type(other).__name__}", "a distribution was expected"
+        raise ArgumentError(message(name, came, expected, "Pass a torch Distribution."))
+    if tuple(other.event_shape) != tuple(event):
+        came = f"has event shape {list(other.event_shape)}"
+        expected = f"this mixture has {list(event)}"
+        raise ShapeError(message(name, came, expected, "Take marginal(dims) of one of them."))
