@@ -33,5 +33,5 @@ docs: $(STAMP)
 	@echo "docs/_build/index.html"
 
 clean:
-	rm -rf $(VENV) build dist demo docs/_build .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) build dist demo docs/_build src/*.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

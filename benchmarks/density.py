@@ -1,10 +1,11 @@
 """Time of the negative log-likelihood, forward and backward, side by side with peers.
 
-Every contender evaluates the same mixtures at the same targets, from the same logits,
-means and packed factors, in one process; the rounds are interleaved and the best of
-each counts. Prints a markdown table of times in units of condens'.
+Every contender starts from the same logits, means and packed factors, in one process; the
+rounds are interleaved and the best of each counts. (torch's scale_tril reads the numbers as
+a factor of the covariance: another density, the same amount of work.) Prints a markdown
+table, the peers' times in units of condens'.
 
-    python benchmarks/density.py [--threads 1] [--rounds 7]
+    python benchmarks/density.py [--threads 1] [--rounds 15]
 """
 
 import argparse
@@ -84,7 +85,7 @@ def main() -> None:
     torch.set_num_threads(options.threads)
     peers = [name for name in CONTENDERS if name != "condens"]
     print(f"K = 5, float32, {options.threads} thread(s), best of {options.rounds}\n")
-    print(f"| b, D | condens, ms | {' | '.join(peers)} |")
+    print(f"| B, D | condens, ms | {' | '.join(peers)} |")
     print("|---|" + "---|" * len(CONTENDERS))
     for batch in (256, 4096):
         for dimensions in (1, 2, 5, 10, 20):

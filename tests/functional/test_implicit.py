@@ -94,6 +94,22 @@ def test_weights_keep_their_digits_beside_a_very_distant_coordinate():
     assert_close(conditional_cdfs(x, logits, means, factors).double(), exact, rtol=1e-5, atol=0)
 
 
+def test_upper_tails_have_the_digits_of_lower_ones():
+    """The mirror image of a mixture has the mirrored gradients, nine deviations out too."""
+    logits = torch.tensor([0.3, -0.5], dtype=torch.float64)
+    means = torch.tensor([[0.0], [0.5]], dtype=torch.float64)
+    factors = torch.tensor([[0.0], [0.1]], dtype=torch.float64)
+    x = torch.linspace(3, 12, 10, dtype=torch.float64)[:, None]
+    results = []
+    for sign in (1, -1):
+        inputs = [t.clone().requires_grad_() for t in (logits, sign * means, factors)]
+        attached = attach_gradient(sign * x, torch.zeros_like(x), *inputs)
+        gradients = torch.autograd.grad(attached.sum(), inputs)
+        results.append([sign * gradients[0], gradients[1], sign * gradients[2]])
+    for upper, lower in zip(*results, strict=True):
+        assert_close(upper, lower, rtol=1e-9, atol=0)
+
+
 def test_gradient_keeps_its_digits_in_float32_tails():
     generator = torch.Generator().manual_seed(1)
     logits = torch.tensor([0.0, -1.0])

@@ -53,13 +53,24 @@ def test_two_components_merge_below_two_deviations():
     """Two equal Gaussians have two modes if and only if they are more than 2σ apart."""
     assert len(build([[0.0], [1.99]], 1.0).modes().points) == 1
     assert len(build([[0.0], [2.0]], 1.0).modes().points) == 1
-    # Just apart: the two modes are a quarter of a deviation from each other.
-    assert len(build([[0.0], [2.01]], 1.0).modes().points) == 2
+    # Just apart: the two modes are a tenth of a deviation from each other.
+    assert len(build([[0.0], [2.001]], 1.0).modes().points) == 2
     circle = [[math.cos(t * math.pi / 2), math.sin(t * math.pi / 2)] for t in range(4)]
     assert len(build(circle, 0.70711).modes().points) == 1
     apart = build([[0.0], [2.05]], 1.0).modes()
     assert len(apart.points) == 2
     assert_close(apart.log_density[0], apart.log_density[1], rtol=1e-12, atol=1e-12)
+
+
+def test_an_almost_flat_ridge_has_no_modes_without_a_dip_between():
+    """Thirty Gaussians 0.9 deviations apart: the density varies by 1e-9 along the ridge."""
+    points, _ = build([[0.9 * k] for k in range(30)], 1.0).modes()
+    ordered = points.squeeze(-1).sort().values
+    middle = 0.5 * (ordered[1:] + ordered[:-1])
+    mixture = build([[0.9 * k] for k in range(30)], 1.0)
+    heights = mixture.log_prob(ordered[:, None])
+    between = mixture.log_prob(middle[:, None])
+    assert (between < torch.minimum(heights[1:], heights[:-1])).all()
 
 
 def test_a_mean_on_a_saddle_is_left():
@@ -112,13 +123,28 @@ def test_factors_of_very_different_scales(coupling):
         assert_close(log_density, mixture.log_prob(points), rtol=1e-6, atol=1e-6)
 
 
-def test_a_narrow_mode_beside_a_wide_one_is_not_leapt_over():
-    """Newton's step from the wide component's mean would land in the narrow one's basin."""
-    means = torch.tensor([[0.0], [1.5]], dtype=torch.float64)
-    log_precision = torch.tensor([[0.0], [3.0]], dtype=torch.float64)
-    mixture = GaussianMixture(torch.tensor([2.0, 0.0], dtype=torch.float64), means, log_precision)
+# Logits, means and log-precisions, found by random search.
+TREACHEROUS = {
+    "a full Newton step leaps into another basin": (
+        [-0.3158466939027828, -1.7116864589989798, 0.704877935560439],
+        [-2.0519647179377545, -0.8992835623745604, 0.7992610390747813],
+        [0.9283462859496752, 0.6945329091873287, -0.5253575444831781],
+    ),
+    "a Newton step goes down": (
+        [2.3462884950612444, -3.8320572783145193],
+        [-0.04068375318929333, -1.6684771314638553],
+        [-2.2579539910573674, 0.00554768785710745],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", TREACHEROUS)
+def test_newton_is_not_trusted_blindly(name):
+    logits, means, factors = (torch.tensor(t, dtype=torch.float64) for t in TREACHEROUS[name])
+    mixture = GaussianMixture(logits, means[:, None], factors[:, None])
     expected, _ = grid_maxima(mixture)
     points, _ = mixture.modes()
+    assert len(points) == len(expected)
     assert_close(points.squeeze(-1).sort().values, expected, rtol=0, atol=0.01)
 
 

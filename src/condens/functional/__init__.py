@@ -1,7 +1,7 @@
 """Gaussian mixtures as functions on plain tensors.
 
-For any batch shape, dtype and device; differentiable; argument order is always
-(target, logits, means, factors).
+For any batch shape, dtype and device; differentiable. The order of arguments is target,
+logits, means, factors, as far as a function takes them.
 """
 
 from condens.functional.implicit import conditional_cdfs

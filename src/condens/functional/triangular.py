@@ -189,9 +189,8 @@ def inverse_factors(factors: Tensor, dimensions: int) -> Tensor:
     """
     if is_diagonal(factors, dimensions):
         return torch.diag_embed(factors.neg().exp())
-    wide = widen(factors)
-    identity = torch.eye(dimensions, dtype=wide.dtype, device=wide.device)
-    return solve_upper(unpack(wide, dimensions), identity).to(factors.dtype)
+    identity = torch.eye(dimensions, dtype=factors.dtype, device=factors.device)
+    return solve_upper(unpack(factors, dimensions), identity)
 
 
 def reorder(factors: Tensor, order: Sequence[int]) -> Tensor:
