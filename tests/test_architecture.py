@@ -13,6 +13,7 @@ LAYERS = {
     "_version": (0, set()),
     "errors": (0, set()),
     "functional": (1, {"torch"}),
+    "kernels": (1, {"torch"}),
     "arguments": (2, {"torch", "numpy"}),
     "dimensions": (2, {"torch", "numpy"}),
     "gaussians": (2, {"torch"}),

@@ -1,0 +1,12 @@
+"""The negative log-likelihood and its gradient, fused: what training runs.
+
+Two interchangeable implementations, with the answers of `condens.functional.log_prob`:
+*native*, in C, for float32 and float64 on a CPU, whose sums are in double precision; and
+*eager*, in plain torch, for any device, whose sums have the precision of the tensors. The
+environment variable CONDENS_KERNEL forces one of `native`, `eager` and `reference`.
+"""
+
+from condens.kernels.choice import active
+from condens.kernels.dispatch import nll, weighted_nll
+
+__all__ = ["active", "nll", "weighted_nll"]

@@ -1,0 +1,25 @@
+/* All kernels for one level of instructions, LEVEL, in both storage types. */
+
+#define REAL float
+#define LARGEST FLT_MAX
+#define NAME(x) AT_LEVEL(x##_f32)
+#define PROBLEM problem_f32
+#define PACK vec_f32
+#include "_nll.h"
+#undef REAL
+#undef LARGEST
+#undef NAME
+#undef PROBLEM
+#undef PACK
+
+#define REAL double
+#define LARGEST DBL_MAX
+#define NAME(x) AT_LEVEL(x##_f64)
+#define PROBLEM problem_f64
+#define PACK vec_f64
+#include "_nll.h"
+#undef REAL
+#undef LARGEST
+#undef NAME
+#undef PROBLEM
+#undef PACK

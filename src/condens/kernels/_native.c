@@ -1,0 +1,152 @@
+/* The native kernels as a Python module. Tensors come as addresses and strides: nothing of
+ * torch's C++ interface is used, so one build serves every version of it. */
+
+#define PY_SSIZE_T_CLEAN
+#define Py_LIMITED_API 0x030B0000
+#include <Python.h>
+
+#include <float.h>
+#include <math.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#ifdef _OPENMP
+#include <omp.h>
+#endif
+
+#define BLOCK 64 /* samples at a time */
+#define LANES 8  /* lines and samples of a tile to transpose */
+#define INLINE static inline __attribute__((always_inline))
+#define ALIGNED __attribute__((aligned(64)))
+#define SIMD _Pragma("omp simd")
+#define EACH(s) SIMD for (int s = 0; s < BLOCK; s++)
+
+typedef double vec_f64 __attribute__((vector_size(64), aligned(8)));
+typedef float vec_f32 __attribute__((vector_size(32), aligned(4)));
+
+/* Scratch lives as long as its thread: fresh pages in every call would cost more than the
+ * arithmetic. */
+static _Thread_local char *scratch_start;
+static _Thread_local size_t scratch_size;
+
+static char *scratch_memory(size_t bytes)
+{
+    if (bytes > scratch_size) {
+        free(scratch_start);
+        scratch_start = aligned_alloc(64, (bytes + 4095) / 4096 * 4096);
+        scratch_size = scratch_start ? bytes : 0;
+    }
+    return scratch_start;
+}
+
+#include "_problem.h"
+#include "_scalar.h"
+
+#define JOIN_(x, y) x##_##y
+#define JOIN(x, y) JOIN_(x, y)
+#define AT_LEVEL(x) JOIN(x, LEVEL)
+
+#define LEVEL plain
+#include "_level.h"
+#undef LEVEL
+
+/* The better levels of x86-64, chosen when the module is loaded. */
+#if defined(__x86_64__) && defined(__GNUC__) && __GNUC__ >= 12 && !defined(__clang__)
+#define LEVELS
+#pragma GCC push_options
+#pragma GCC target("arch=x86-64-v3")
+#define LEVEL v3
+#include "_level.h"
+#undef LEVEL
+#pragma GCC pop_options
+#pragma GCC push_options
+#pragma GCC target("arch=x86-64-v4,prefer-vector-width=512")
+#define LEVEL v4
+#include "_level.h"
+#undef LEVEL
+#pragma GCC pop_options
+#endif
+
+static int (*nll_f32)(const problem_f32 *, int) = nll_f32_plain;
+static int (*nll_f64)(const problem_f64 *, int) = nll_f64_plain;
+static const char *level = "baseline";
+
+static void choose_level(void)
+{
+#ifdef LEVELS
+    __builtin_cpu_init();
+    if (__builtin_cpu_supports("x86-64-v4")) {
+        nll_f32 = nll_f32_v4, nll_f64 = nll_f64_v4, level = "x86-64-v4";
+    } else if (__builtin_cpu_supports("x86-64-v3")) {
+        nll_f32 = nll_f32_v3, nll_f64 = nll_f64_v3, level = "x86-64-v3";
+    }
+#endif
+}
+
+/* nll(double, threads, sizes[4], addresses[10], strides[11]) with every number an argument. */
+#define ARGUMENTS 27
+
+static PyObject *nll(PyObject *self, PyObject *const *args, Py_ssize_t count)
+{
+    long long a[ARGUMENTS];
+    (void)self;
+    if (count != ARGUMENTS) {
+        PyErr_Format(PyExc_TypeError, "nll takes %d numbers, %zd came", ARGUMENTS, count);
+        return NULL;
+    }
+    for (int i = 0; i < ARGUMENTS; i++) {
+        a[i] = PyLong_AsLongLong(args[i]);
+        if (a[i] == -1 && PyErr_Occurred())
+            return NULL;
+    }
+    int failed = 0;
+#define FILL(REAL)                                                                                 \
+    {                                                                                              \
+        a[2], a[3], a[4], a[5],                                                                    \
+        (const REAL *)a[6], (const REAL *)a[7], (const REAL *)a[8], (const REAL *)a[9],            \
+        (const REAL *)a[10], a[16], a[17], a[18], a[19], a[20], a[21], a[22], a[23], a[24], a[25], a[26], \
+        (REAL *)a[11], (REAL *)a[12], (REAL *)a[13], (REAL *)a[14], (REAL *)a[15]                  \
+    }
+    Py_BEGIN_ALLOW_THREADS
+    if (a[0]) {
+        problem_f64 p = FILL(double);
+        failed = nll_f64(&p, (int)a[1]);
+    } else {
+        problem_f32 p = FILL(float);
+        failed = nll_f32(&p, (int)a[1]);
+    }
+    Py_END_ALLOW_THREADS
+    if (failed)
+        return PyErr_NoMemory();
+    Py_RETURN_NONE;
+}
+
+static PyMethodDef methods[] = {
+    {"nll", (PyCFunction)(void (*)(void))nll, METH_FASTCALL,
+     "Negative log-likelihood and its gradients; see condens.kernels.native."},
+    {NULL, NULL, 0, NULL},
+};
+
+static struct PyModuleDef module = {
+    PyModuleDef_HEAD_INIT, "_native", "Native kernels of condens.", -1, methods,
+    NULL, NULL, NULL, NULL,
+};
+
+PyMODINIT_FUNC PyInit__native(void)
+{
+    PyObject *made = PyModule_Create(&module);
+    choose_level();
+#ifdef _OPENMP
+    const int openmp = 1;
+#else
+    const int openmp = 0;
+#endif
+    if (made && (PyModule_AddIntConstant(made, "openmp", openmp) < 0 ||
+                 PyModule_AddStringConstant(made, "level", level) < 0)) {
+        Py_DECREF(made);
+        return NULL;
+    }
+    return made;
+}

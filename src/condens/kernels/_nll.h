@@ -1,0 +1,369 @@
+/* The negative log-likelihood of a Gaussian mixture and all its gradients, one block of
+ * samples at a time. Included once for each storage type, with REAL, LOAD, STORE, LARGEST
+ * and NAME defined; the arithmetic is always in double.
+ *
+ * Everything is addressed by strides, so batch-first and batch-last tensors are read in
+ * place. Where the samples of a line are contiguous the line is used as it lies; otherwise,
+ * and for the last short block, lines are copied to scratch and back. */
+
+typedef struct {
+    REAL *target, *line, *factors;         /* copied lines: D, max(D, K) and T of them */
+    double *exact, *joint, *prior;        /* 2D, K and K lines: d and d exp(U), and so on */
+    REAL *offset, *latent, *pulled, *own;  /* K x D lines each: d, z, v and d exp(U) */
+    REAL *to_target;                       /* D lines */
+} NAME(scratch);
+
+static size_t NAME(scratch_bytes)(const PROBLEM *p)
+{
+    size_t K = p->components, D = p->dimensions, T = p->packed, wide = D > K ? D : K;
+    return BLOCK * (sizeof(REAL) * (2 * D + wide + T + 4 * K * D) + sizeof(double) * (2 * K + 2 * D));
+}
+
+static NAME(scratch) NAME(lay_out)(const PROBLEM *p, char *memory)
+{
+    size_t K = p->components, D = p->dimensions, T = p->packed, wide = D > K ? D : K;
+    NAME(scratch) s;
+    double *next = (double *)memory;
+    s.exact = next, next += 2 * D * BLOCK;
+    s.joint = next, next += K * BLOCK;
+    s.prior = next, next += K * BLOCK;
+    REAL *lines = (REAL *)next;
+    s.offset = lines, lines += K * D * BLOCK;
+    s.latent = lines, lines += K * D * BLOCK;
+    s.pulled = lines, lines += K * D * BLOCK;
+    s.own = lines, lines += K * D * BLOCK;
+    s.to_target = lines, lines += D * BLOCK;
+    s.target = lines, lines += D * BLOCK;
+    s.line = lines, lines += wide * BLOCK;
+    s.factors = lines;
+    (void)T;
+    return s;
+}
+
+/* Eight lines of eight numbers become eight columns, by three rounds of pairwise exchange. */
+INLINE void NAME(transpose)(const REAL *from, ptrdiff_t from_ld, REAL *to, ptrdiff_t to_ld)
+{
+    PACK r[LANES], t[LANES];
+    for (int i = 0; i < LANES; i++)
+        r[i] = *(const PACK *)(from + i * from_ld);
+    for (int i = 0; i < LANES; i += 2) {
+        t[i] = __builtin_shufflevector(r[i], r[i + 1], 0, 8, 2, 10, 4, 12, 6, 14);
+        t[i + 1] = __builtin_shufflevector(r[i], r[i + 1], 1, 9, 3, 11, 5, 13, 7, 15);
+    }
+    for (int i = 0; i < LANES; i += 4)
+        for (int j = i; j < i + 2; j++) {
+            r[j] = __builtin_shufflevector(t[j], t[j + 2], 0, 1, 8, 9, 4, 5, 12, 13);
+            r[j + 2] = __builtin_shufflevector(t[j], t[j + 2], 2, 3, 10, 11, 6, 7, 14, 15);
+        }
+    for (int j = 0; j < 4; j++) {
+        *(PACK *)(to + j * to_ld) =
+            __builtin_shufflevector(r[j], r[j + 4], 0, 1, 2, 3, 8, 9, 10, 11);
+        *(PACK *)(to + (j + 4) * to_ld) =
+            __builtin_shufflevector(r[j], r[j + 4], 4, 5, 6, 7, 12, 13, 14, 15);
+    }
+}
+
+/* Lines of n numbers, row by row, from anywhere; the rest of a short line repeats its first. */
+INLINE void NAME(gather)(const REAL *from, ptrdiff_t row, ptrdiff_t step, ptrdiff_t rows,
+                         ptrdiff_t n, REAL *to)
+{
+    ptrdiff_t done = 0; /* rows of every whole group of samples that are copied */
+    const ptrdiff_t groups = n / LANES * LANES;
+    if (step == 1) {
+        for (ptrdiff_t i = 0; i < rows; i++)
+            memcpy(to + i * BLOCK, from + i * row, (size_t)n * sizeof(REAL));
+    } else {
+        if (row == 1) {
+            done = rows / LANES * LANES;
+            for (ptrdiff_t s = 0; s < groups; s += LANES)
+                for (ptrdiff_t i = 0; i < done; i += LANES)
+                    NAME(transpose)(from + s * step + i, step, to + i * BLOCK + s, BLOCK);
+        }
+        for (ptrdiff_t s = 0; s < n; s++)
+            for (ptrdiff_t i = s < groups ? done : 0; i < rows; i++)
+                to[i * BLOCK + s] = from[s * step + i * row];
+    }
+    if (n < BLOCK)
+        for (ptrdiff_t i = 0; i < rows; i++)
+            for (ptrdiff_t s = n; s < BLOCK; s++)
+                to[i * BLOCK + s] = to[i * BLOCK];
+}
+
+INLINE void NAME(scatter)(const REAL *from, REAL *to, ptrdiff_t row, ptrdiff_t step,
+                          ptrdiff_t rows, ptrdiff_t n)
+{
+    ptrdiff_t done = 0;
+    const ptrdiff_t groups = n / LANES * LANES;
+    if (step == 1) {
+        for (ptrdiff_t i = 0; i < rows; i++)
+            memcpy(to + i * row, from + i * BLOCK, (size_t)n * sizeof(REAL));
+        return;
+    }
+    if (row == 1) {
+        done = rows / LANES * LANES;
+        for (ptrdiff_t s = 0; s < groups; s += LANES)
+            for (ptrdiff_t i = 0; i < done; i += LANES)
+                NAME(transpose)(from + i * BLOCK + s, BLOCK, to + s * step + i, step);
+    }
+    for (ptrdiff_t s = 0; s < n; s++)
+        for (ptrdiff_t i = s < groups ? done : 0; i < rows; i++)
+            to[s * step + i * row] = from[i * BLOCK + s];
+}
+
+/* A component that cannot be held takes no part; a NaN that came in stays one. Rare. */
+static __attribute__((noinline)) void NAME(set_aside)(double *a, const double *square,
+                                                      REAL *d, REAL *z, REAL *v, REAL *own,
+                                                      ptrdiff_t D, const REAL *U, ptrdiff_t ld,
+                                                      ptrdiff_t T)
+{
+    for (int s = 0; s < BLOCK; s++) {
+        if (square[s] < LARGEST)
+            continue;
+        int nan = 0;
+        for (ptrdiff_t i = 0; i < D; i++)
+            nan |= isnan(d[i * BLOCK + s]);
+        for (ptrdiff_t t = 0; t < T; t++)
+            nan |= isnan(U[t * ld + s]);
+        a[s] = nan ? NAN : -INFINITY;
+        if (!nan)
+            for (ptrdiff_t i = 0; i < D; i++)
+                d[i * BLOCK + s] = z[i * BLOCK + s] = v[i * BLOCK + s] = own[i * BLOCK + s] = 0;
+    }
+}
+
+/* z = U d, v = U' z and log p + logit of one component. U is read once from memory; z and
+ * its square are summed in double, what only scales a gradient is kept in REAL. */
+INLINE void NAME(component)(const REAL *x, const REAL *mu, ptrdiff_t mu_ld, const REAL *U,
+                            ptrdiff_t ld, const REAL *logit, ptrdiff_t D, ptrdiff_t T,
+                            double *exact, REAL *d, REAL *z, REAL *v, REAL *own, double *a,
+                            double *prior)
+{
+    double square[BLOCK] ALIGNED, sum[BLOCK] ALIGNED;
+    EACH(s) sum[s] = prior[s] = logit[s], square[s] = 0;
+    for (ptrdiff_t i = 0; i < D; i++) {
+        const REAL *xi = x + i * BLOCK, *mi = mu + i * mu_ld, *ui = U + i * ld;
+        double *ei = exact + i * BLOCK, *ti = ei + D * BLOCK;
+        REAL *di = d + i * BLOCK, *vi = v + i * BLOCK, *oi = own + i * BLOCK;
+        EACH(s)
+        {
+            const double difference = (double)xi[s] - (double)mi[s], scale = fast_exp(ui[s]);
+            sum[s] += ui[s];
+            ei[s] = difference;
+            di[s] = (REAL)difference;
+            vi[s] = (REAL)scale; /* for now */
+            ti[s] = difference * scale;
+            oi[s] = (REAL)ti[s];
+        }
+    }
+    const REAL *row = U + D * ld; /* row m holds columns m+1 .. D-1 */
+    for (ptrdiff_t m = 0; m < D; m++) {
+        double *total = exact + (D + m) * BLOCK;
+        REAL *zm = z + m * BLOCK;
+        ptrdiff_t j = m + 1;
+        if (T > D) {
+            /* Four columns at a time: the sum is loaded and stored a quarter as often. */
+            for (; j + 3 < D; j += 4, row += 4 * ld) {
+                const REAL *u0 = row, *u1 = u0 + ld, *u2 = u1 + ld, *u3 = u2 + ld;
+                const double *d0 = exact + j * BLOCK, *d1 = d0 + BLOCK, *d2 = d1 + BLOCK,
+                             *d3 = d2 + BLOCK;
+                for (int at = 0; at < BLOCK; at += 64 / (int)sizeof(REAL)) {
+                }
+                EACH(s)
+                total[s] += (double)u0[s] * d0[s] + (double)u1[s] * d1[s] +
+                            (double)u2[s] * d2[s] + (double)u3[s] * d3[s];
+            }
+            for (; j < D; j++, row += ld) {
+                const double *dj = exact + j * BLOCK;
+                EACH(s) total[s] += (double)row[s] * dj[s];
+            }
+        }
+        EACH(s) zm[s] = (REAL)total[s], square[s] += total[s] * total[s];
+    }
+    SIMD for (ptrdiff_t at = 0; at < D * BLOCK; at++) v[at] *= z[at];
+    if (T > D) {
+        row = U + D * ld;
+        for (ptrdiff_t m = 0; m < D; m++)
+            for (ptrdiff_t j = m + 1; j < D; j++, row += ld) {
+                const REAL *from = z + m * BLOCK;
+                REAL *to = v + j * BLOCK;
+                EACH(s) to[s] += row[s] * from[s];
+            }
+    }
+    int lost = 0;
+    EACH(s) a[s] = sum[s] - 0.5 * square[s];
+    for (int s = 0; s < BLOCK; s++)
+        lost |= !(square[s] < LARGEST);
+    if (lost)
+        NAME(set_aside)(a, square, d, z, v, own, D, U, ld, T);
+}
+
+/* log of the sum of K lines' exponentials, into `total`; the lines become their shares. A
+ * sample whose lines are all -inf has log -inf and no shares. */
+INLINE void NAME(softmax)(double *lines, ptrdiff_t K, double *total)
+{
+    double top[BLOCK] ALIGNED, sum[BLOCK] ALIGNED;
+    EACH(s) top[s] = -INFINITY, sum[s] = 0;
+    for (ptrdiff_t k = 0; k < K; k++)
+        EACH(s)
+        {
+            const double a = lines[k * BLOCK + s];
+            top[s] = (a > top[s]) | (a != a) ? a : top[s];
+        }
+    EACH(s) total[s] = top[s] == -INFINITY ? 0.0 : top[s];
+    for (ptrdiff_t k = 0; k < K; k++)
+        EACH(s)
+        {
+            const double share = fast_exp(lines[k * BLOCK + s] - total[s]);
+            sum[s] += share;
+            lines[k * BLOCK + s] = share;
+        }
+    EACH(s)
+    {
+        const int lost = top[s] == -INFINITY;
+        const double whole = lost ? 1.0 : sum[s];
+        total[s] = lost ? -INFINITY : fast_log(whole) + total[s];
+        sum[s] = 1.0 / whole;
+    }
+    for (ptrdiff_t k = 0; k < K; k++)
+        EACH(s) lines[k * BLOCK + s] *= sum[s];
+}
+
+/* Gradients of one component from its responsibility r (times the row's weight). U's is
+ * written once. */
+INLINE void NAME(gradients)(const REAL *r, ptrdiff_t D, ptrdiff_t T, const REAL *d, const REAL *z,
+                            const REAL *v, const REAL *own, REAL *to_U, ptrdiff_t ld, REAL *to_mu,
+                            ptrdiff_t mu_ld, REAL *to_x)
+{
+    for (ptrdiff_t i = 0; i < D; i++) {
+        const REAL *zi = z + i * BLOCK, *vi = v + i * BLOCK, *oi = own + i * BLOCK;
+        REAL *mi = to_mu + i * mu_ld, *ui = to_U + i * ld, *xi = to_x + i * BLOCK;
+        EACH(s)
+        {
+            REAL pull = r[s] * vi[s];
+            mi[s] = -pull;
+            xi[s] += pull;
+            ui[s] = r[s] * (zi[s] * oi[s] - (REAL)1);
+        }
+    }
+    if (T == D)
+        return;
+    REAL *row = to_U + D * ld;
+    for (ptrdiff_t m = 0; m + 1 < D; m++) {
+        REAL share[BLOCK] ALIGNED;
+        const REAL *zm = z + m * BLOCK;
+        EACH(s) share[s] = r[s] * zm[s];
+        for (ptrdiff_t j = m + 1; j < D; j++, row += ld) {
+            const REAL *dj = d + j * BLOCK;
+            EACH(s) row[s] = share[s] * dj[s];
+        }
+    }
+}
+
+static void NAME(block)(const PROBLEM *p, ptrdiff_t start, ptrdiff_t n, char *memory)
+{
+    const ptrdiff_t K = p->components, D = p->dimensions, T = p->packed;
+    const NAME(scratch) s = NAME(lay_out)(p, memory);
+    const int whole = n == BLOCK, gradients = p->to_factors != NULL;
+    const int factors_lie = whole && p->factors_b == 1, means_lie = whole && p->means_b == 1;
+    NAME(gather)(p->target + start * p->target_b, p->target_d, p->target_b, D, n, s.target);
+    for (ptrdiff_t k = 0; k < K; k++) {
+        const ptrdiff_t lines = k * D * BLOCK;
+        const REAL *U = p->factors + start * p->factors_b + k * p->factors_k;
+        const REAL *mu = p->means + start * p->means_b + k * p->means_k;
+        ptrdiff_t ld = p->factors_t, mu_ld = p->means_d;
+        REAL logit[BLOCK] ALIGNED;
+        NAME(gather)(p->logits + start * p->logits_b + k * p->logits_k, 0, p->logits_b, 1, n, logit);
+        if (!factors_lie) {
+            NAME(gather)(U, ld, p->factors_b, T, n, s.factors);
+            U = s.factors, ld = BLOCK;
+        }
+        if (!means_lie) {
+            NAME(gather)(mu, mu_ld, p->means_b, D, n, s.line);
+            mu = s.line, mu_ld = BLOCK;
+        }
+        NAME(component)(s.target, mu, mu_ld, U, ld, logit, D, T, s.exact, s.offset + lines,
+                        s.latent + lines, s.pulled + lines, s.own + lines, s.joint + k * BLOCK,
+                        s.prior + k * BLOCK);
+    }
+    double weight[BLOCK] ALIGNED, log_joint[BLOCK] ALIGNED, log_prior[BLOCK] ALIGNED;
+    REAL loss[BLOCK] ALIGNED;
+    NAME(softmax)(s.joint, K, log_joint);
+    NAME(softmax)(s.prior, K, log_prior);
+    const double constant = 0.91893853320467274178 * (double)D;
+    EACH(i) loss[i] = (REAL)(log_prior[i] - log_joint[i] + constant);
+    memcpy(p->loss + start, loss, (size_t)n * sizeof(REAL));
+    for (int i = 0; i < BLOCK; i++) {
+        const double given = p->weights ? (double)p->weights[(start + (i < n ? i : 0)) * p->weights_b] : 1.0;
+        weight[i] = log_joint[i] == -INFINITY ? 0.0 : given;
+    }
+    if (!gradients)
+        return;
+    memset(s.to_target, 0, (size_t)D * BLOCK * sizeof(REAL));
+    for (ptrdiff_t k = 0; k < K; k++) {
+        const ptrdiff_t lines = k * D * BLOCK;
+        REAL to_logit[BLOCK] ALIGNED, r[BLOCK] ALIGNED;
+        const double *joint = s.joint + k * BLOCK, *prior = s.prior + k * BLOCK;
+        EACH(i)
+        {
+            const double share = weight[i] * joint[i];
+            to_logit[i] = (REAL)(weight[i] * prior[i] - share);
+            r[i] = (REAL)share;
+        }
+        NAME(scatter)(to_logit, p->to_logits + start * p->logits_b + k * p->logits_k, 0,
+                      p->logits_b, 1, n);
+        REAL *to_U = p->to_factors + start * p->factors_b + k * p->factors_k;
+        REAL *to_mu = p->to_means + start * p->means_b + k * p->means_k;
+        NAME(gradients)(r, D, T, s.offset + lines, s.latent + lines, s.pulled + lines,
+                        s.own + lines, factors_lie ? to_U : s.factors,
+                        factors_lie ? p->factors_t : BLOCK, means_lie ? to_mu : s.line,
+                        means_lie ? p->means_d : BLOCK, s.to_target);
+        if (!factors_lie)
+            NAME(scatter)(s.factors, to_U, p->factors_t, p->factors_b, T, n);
+        if (!means_lie)
+            NAME(scatter)(s.line, to_mu, p->means_d, p->means_b, D, n);
+    }
+    if (p->to_target)
+        NAME(scatter)(s.to_target, p->to_target + start * p->target_b, p->target_d, p->target_b, D, n);
+}
+
+typedef struct {
+    const PROBLEM *problem;
+    int threads, failed;
+} NAME(job);
+
+static void NAME(part)(NAME(job) *job, int thread)
+{
+    const PROBLEM *p = job->problem;
+    const ptrdiff_t blocks = (p->batch + BLOCK - 1) / BLOCK;
+    const ptrdiff_t first = blocks * thread / job->threads;
+    const ptrdiff_t last = blocks * (thread + 1) / job->threads;
+    char *memory = scratch_memory(NAME(scratch_bytes)(p));
+    if (!memory)
+        job->failed = 1;
+    else
+        for (ptrdiff_t i = first; i < last; i++) {
+            ptrdiff_t start = i * BLOCK, rest = p->batch - start;
+            NAME(block)(p, start, rest < BLOCK ? rest : BLOCK, memory);
+        }
+}
+
+/* Returns 0, or 1 where there was no memory for scratch. */
+static int NAME(nll)(const PROBLEM *p, int threads)
+{
+    const ptrdiff_t blocks = (p->batch + BLOCK - 1) / BLOCK;
+    NAME(job) job = {p, threads < blocks ? threads : (int)blocks, 0};
+#ifdef _OPENMP
+    if (job.threads > 1) {
+#pragma omp parallel num_threads(job.threads)
+        {
+            /* The runtime may grant fewer threads than asked for. */
+            for (int t = omp_get_thread_num(); t < job.threads; t += omp_get_num_threads())
+                NAME(part)(&job, t);
+        }
+        return job.failed;
+    }
+#endif
+    for (int t = 0; t < job.threads; t++)
+        NAME(part)(&job, t);
+    return job.failed;
+}

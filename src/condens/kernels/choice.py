@@ -1,0 +1,50 @@
+"""Which implementation runs."""
+
+import os
+import warnings
+from types import ModuleType
+
+import torch
+from torch import Tensor
+
+from condens.errors import ArgumentError, message
+from condens.kernels import eager, native
+
+VARIABLE = "CONDENS_KERNEL"
+_CHOICES: dict[str, ModuleType | None] = {"native": native, "eager": eager, "reference": None}
+_told = False
+
+
+def active() -> str:
+    """Say which implementation serves float32 tensors on the CPU.
+
+    >>> active()
+    'native (...)'
+    """
+    chosen = choose(torch.empty(0))
+    if chosen is native:
+        return f"native ({native.describe()})"
+    return "eager" if chosen is eager else "reference"
+
+
+def choose(target: Tensor) -> ModuleType | None:
+    """Return the implementation for tensors like this one; None for plain autograd."""
+    global _told
+    forced = os.environ.get(VARIABLE)
+    if forced:
+        if forced not in _CHOICES:
+            remedy = f"Set it to one of {', '.join(_CHOICES)}, or unset it."
+            raise ArgumentError(message(VARIABLE, f"is {forced!r}", "it names no kernel", remedy))
+        module = _CHOICES[forced]
+        return module if module is None or module.serves(target) else None
+    if native.serves(target):
+        return native
+    if native.missing and target.device.type == "cpu" and not _told:
+        _told = True
+        warnings.warn(
+            f"condens runs without its native kernel ({native.missing}); results are the "
+            f"same, training is slower. Install a C compiler and reinstall, or set "
+            f"{VARIABLE}=eager to choose this.",
+            stacklevel=3,
+        )
+    return eager if eager.serves(target) else None

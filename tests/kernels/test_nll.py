@@ -1,0 +1,266 @@
+"""Every implementation of the kernel against the plain functions of layer 1."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+from reference import STRUCTURES, random_parameters
+from torch.testing import assert_close
+
+from condens import kernels
+from condens.errors import ArgumentError
+from condens.functional import log_prob, nll
+from condens.kernels import eager, native
+
+IMPLEMENTATIONS = [
+    pytest.param("native", marks=pytest.mark.skipif(bool(native.missing), reason=native.missing)),
+    "eager",
+]
+SIZES = [(1, 1, 1), (7, 3, 2), (64, 1, 3), (130, 5, 5), (70, 20, 2), (65, 3, 20)]
+
+
+@pytest.fixture(params=IMPLEMENTATIONS)
+def implementation(request, monkeypatch):
+    monkeypatch.setenv("CONDENS_KERNEL", request.param)
+    return request.param
+
+
+def batch_last(tensor):
+    """Return the same numbers, with the batch last in memory."""
+    return tensor.movedim(0, -1).contiguous().movedim(-1, 0)
+
+
+LAYOUTS = {
+    "batch first": lambda t: t,
+    "batch last": batch_last,
+    "every second row": lambda t: t.repeat_interleave(2, 0)[::2],
+    "reversed axes": lambda t: (
+        t.permute(*reversed(range(t.dim()))).contiguous().permute(*reversed(range(t.dim())))
+    ),
+}
+
+
+def case(batch, components, dimensions, structure="full", dtype=torch.float64):
+    parameters = random_parameters((batch,), components, dimensions, structure=structure)
+    target = 2 * torch.randn(batch, dimensions, dtype=torch.float64)
+    return [t.to(dtype) for t in (target, *parameters)]
+
+
+def with_gradients(loss, inputs, weights):
+    inputs = [t.detach().requires_grad_() for t in inputs]
+    value = loss(*inputs)
+    return value.detach(), torch.autograd.grad((value * weights).sum(), inputs)
+
+
+@pytest.mark.parametrize("structure", STRUCTURES)
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("size", SIZES, ids=str)
+def test_loss_and_gradients_are_those_of_layer_1(implementation, size, layout, structure):
+    inputs = case(*size, structure)
+    weights = torch.rand(size[0], dtype=torch.float64)
+    expected, expected_gradients = with_gradients(lambda *a: -log_prob(*a), inputs, weights)
+    laid_out = [LAYOUTS[layout](t) for t in inputs]
+    value, gradients = with_gradients(nll, laid_out, weights)
+    assert_close(value, expected, rtol=1e-11, atol=1e-11)
+    assert_close(gradients, expected_gradients, rtol=1e-10, atol=1e-10)
+    laid_out = [t.detach().requires_grad_() for t in laid_out]
+    total = kernels.weighted_nll(*laid_out, weights)
+    assert_close(total.detach(), (expected * weights).sum(), rtol=1e-11, atol=1e-11)
+    gradients = torch.autograd.grad(total, laid_out)
+    assert_close(gradients, expected_gradients, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("structure", STRUCTURES)
+def test_float32(implementation, structure):
+    inputs = case(130, 5, 10, structure, torch.float32)
+    weights = torch.rand(130)
+    wide = [t.double() for t in inputs]
+    expected, expected_gradients = with_gradients(lambda *a: -log_prob(*a), wide, weights.double())
+    value, gradients = with_gradients(nll, inputs, weights)
+    assert value.dtype == torch.float32
+    assert_close(value.double(), expected, rtol=1e-5, atol=1e-5)
+    for gradient, reference in zip(gradients, expected_gradients, strict=True):
+        assert_close(gradient.double(), reference, rtol=1e-4, atol=1e-5)
+
+
+def test_weighted_mean_by_default_and_scaled_upstream(implementation):
+    inputs = [t.requires_grad_() for t in case(40, 3, 4)]
+    mean = kernels.weighted_nll(*inputs)
+    assert_close(mean, -log_prob(*inputs).mean(), rtol=1e-12, atol=1e-12)
+    ours = torch.autograd.grad(3 * kernels.weighted_nll(*inputs), inputs)
+    expected = torch.autograd.grad(-3 * log_prob(*inputs).mean(), inputs)
+    assert_close(ours, expected, rtol=1e-10, atol=1e-12)
+
+
+def test_a_second_backward_pass_over_the_same_graph(implementation):
+    inputs = [t.requires_grad_() for t in case(10, 3, 2)]
+    for loss in (kernels.weighted_nll, lambda *a: nll(*a).mean()):
+        value = loss(*inputs)
+        first = torch.autograd.grad(2 * value, inputs, retain_graph=True)
+        second = torch.autograd.grad(2 * value, inputs)
+        assert_close(first, second, rtol=1e-10, atol=1e-12)
+
+
+def test_only_what_is_asked_for_gets_a_gradient(implementation):
+    target, logits, means, factors = case(10, 3, 2)
+    means.requires_grad_()
+    for loss in (kernels.weighted_nll, lambda *a: nll(*a).mean()):
+        (gradient,) = torch.autograd.grad(loss(target, logits, means, factors), means)
+        (expected,) = torch.autograd.grad(-log_prob(target, logits, means, factors).mean(), means)
+        assert_close(gradient, expected, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("structure", STRUCTURES)
+def test_derivatives_of_both_orders(implementation, structure):
+    inputs = [t.requires_grad_() for t in case(3, 2, 3, structure)]
+    weights = torch.rand(3, dtype=torch.float64)
+    for loss in (nll, lambda *a: kernels.weighted_nll(*a, weights)):
+        assert torch.autograd.gradcheck(loss, inputs)
+        assert torch.autograd.gradgradcheck(loss, inputs)
+
+
+def test_expanded_parameters_share_their_gradient(implementation):
+    target, logits, means, factors = case(20, 3, 2)
+    shared = [t[:1].clone().requires_grad_() for t in (logits, means, factors)]
+    expanded = [t.expand(20, *t.shape[1:]) for t in shared]
+    ours = torch.autograd.grad(kernels.weighted_nll(target, *expanded), shared)
+    expected = torch.autograd.grad(-log_prob(target, *expanded).mean(), shared)
+    assert_close(ours, expected, rtol=1e-10, atol=1e-12)
+
+
+def test_any_batch_shape_and_what_broadcasts(implementation):
+    logits, means, factors = random_parameters((4, 5), 3, 2)
+    target = torch.randn(4, 5, 2, dtype=torch.float64)
+    assert_close(nll(target, logits, means, factors), -log_prob(target, logits, means, factors))
+    many = torch.randn(6, 4, 5, 2, dtype=torch.float64)
+    assert_close(nll(many, logits, means, factors), -log_prob(many, logits, means, factors))
+    empty = [t[:0] for t in (target, logits, means, factors)]
+    assert nll(*empty).shape == (0, 5)
+
+
+def test_extremes_are_those_of_layer_1(implementation):
+    """A lost row, a lost component, a NaN, a component without weight."""
+    inputs = case(70, 3, 2, dtype=torch.float32)
+    target, logits, means, factors = inputs
+    target[3] = 1e25
+    target[4, 1] = torch.inf
+    means[5, 1] = 1e30
+    logits[6, 2] = -torch.inf
+    factors[7, 0, 0] = 60.0
+    weights = torch.rand(70)
+    expected, expected_gradients = with_gradients(lambda *a: -log_prob(*a), inputs, weights)
+    value, gradients = with_gradients(nll, inputs, weights)
+    assert value[[3, 4]].isposinf().all()
+    assert_close(value, expected, rtol=1e-4, atol=1e-4)
+    for gradient, reference in zip(gradients, expected_gradients, strict=True):
+        assert not gradient.isnan().any()
+        assert_close(gradient, reference, rtol=1e-3, atol=1e-4)
+    target[8] = torch.nan
+    assert nll(*inputs).isnan().nonzero().tolist() == [[8]]
+
+
+def test_under_functional_transforms(implementation):
+    inputs = case(6, 3, 3)
+    rowwise = torch.func.vmap(nll)(*inputs)
+    assert_close(rowwise, -log_prob(*inputs), rtol=1e-12, atol=1e-12)
+    gradient = torch.func.grad(lambda f: nll(*inputs[:3], f).sum())(inputs[3])
+    (expected,) = torch.autograd.grad(nll(*inputs[:3], inputs[3].requires_grad_()).sum(), inputs[3])
+    assert_close(gradient, expected, rtol=1e-10, atol=1e-12)
+
+
+def test_under_compilation(implementation):
+    inputs = [t.requires_grad_() for t in case(40, 3, 4)]
+    compiled = torch.compile(lambda *a: nll(*a).mean(), backend="aot_eager", fullgraph=True)
+    value = compiled(*inputs)
+    assert_close(value, nll(*inputs).mean(), rtol=1e-12, atol=1e-12)
+    ours = torch.autograd.grad(value, inputs)
+    expected = torch.autograd.grad(nll(*inputs).mean(), inputs)
+    assert_close(ours, expected, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.skipif(bool(native.missing), reason=native.missing)
+def test_operators_are_well_formed():
+    for requires_grad in (False, True):
+        inputs = tuple(t.requires_grad_(requires_grad) for t in case(5, 3, 2))
+        # No dynamic shapes of zero strides are promised; schema, fake and autograd are.
+        torch.library.opcheck(
+            torch.ops.condens.nll,
+            inputs,
+            test_utils=("test_schema", "test_autograd_registration", "test_faketensor"),
+        )
+
+
+@pytest.mark.skipif(bool(native.missing), reason=native.missing)
+def test_threads_do_not_change_a_bit():
+    inputs = case(1000, 5, 6)
+    weights = torch.rand(1000, dtype=torch.float64)
+    before = torch.get_num_threads()
+    results = []
+    try:
+        for threads in (1, 2, 3):
+            torch.set_num_threads(threads)
+            results.append(with_gradients(nll, inputs, weights))
+    finally:
+        torch.set_num_threads(before)
+    for value, gradients in results[1:]:
+        assert torch.equal(value, results[0][0])
+        assert all(torch.equal(a, b) for a, b in zip(gradients, results[0][1], strict=True))
+
+
+@pytest.mark.skipif(bool(native.missing), reason=native.missing)
+def test_native_decides_between_equally_distant_components():
+    """Sums are in double: at 1000 σ float32 would round the energies to multiples of 0.03."""
+    torch.manual_seed(0)
+    direction = torch.nn.functional.normalize(torch.randn(50, 3, 4), dim=-1)
+    inputs = [torch.zeros(50, 4), torch.randn(50, 3), 1e3 * direction, torch.zeros(50, 3, 10)]
+    weights = torch.ones(50)
+    _, gradients = with_gradients(nll, inputs, weights)
+    wide = [t.double() for t in inputs]
+    _, expected = with_gradients(nll, wide, weights.double())
+    assert_close(gradients[1].double(), expected[1], rtol=1e-4, atol=1e-5)
+
+
+def run(code, **environment):
+    return subprocess.run(
+        [sys.executable, "-W", "always", "-c", code],
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+
+
+def test_choice_is_visible_and_can_be_forced(monkeypatch):
+    for forced in ("eager", "reference"):
+        monkeypatch.setenv("CONDENS_KERNEL", forced)
+        assert kernels.active() == forced
+    monkeypatch.setenv("CONDENS_KERNEL", "fast")
+    with pytest.raises(ArgumentError, match=r"CONDENS_KERNEL is 'fast'.*native, eager, reference"):
+        kernels.active()
+
+
+def test_without_the_extension_everything_works_and_says_so_once():
+    code = """
+import sys
+sys.modules["condens.kernels._native"] = None   # as if it had not been built
+import torch
+from condens import kernels
+from condens.functional import nll
+x, z = torch.zeros(4, 2), torch.zeros(4, 3)
+for _ in range(3):
+    print(nll(x, z, torch.zeros(4, 3, 2), torch.zeros(4, 3, 3)).sum().item())
+print(kernels.active())
+"""
+    done = run(code, CONDENS_KERNEL="")
+    assert done.stdout.splitlines()[-1] == "eager"
+    assert float(done.stdout.splitlines()[0]) == pytest.approx(4 * 1.8378770664)
+    assert done.stderr.count("without its native kernel") == 1
+
+
+def test_eager_serves_what_native_does_not():
+    assert eager.serves(torch.empty(0))
+    assert not native.serves(torch.empty(0, dtype=torch.float16))
+    half = [t.to(torch.bfloat16) for t in case(4, 3, 2)]
+    assert nll(*half).dtype == torch.bfloat16
