@@ -34,7 +34,8 @@ setup(
             "condens.kernels._native",
             ["src/condens/kernels/_native.c"],
             depends=[
-                f"src/condens/kernels/_{part}.h" for part in ("level", "nll", "problem", "scalar")
+                f"src/condens/kernels/_{part}.h"
+                for part in ("level", "nll", "problem", "sample", "scalar")
             ],
             libraries=["m"],
             py_limited_api=True,

@@ -9,6 +9,7 @@ from torch.testing import assert_close
 from condens.functional import conditional_cdfs, rsample, sample, unpack, unwhiten, whiten
 from condens.functional.mixture import component_covariances, covariance, mean
 from condens.functional.sampling import sample_components
+from condens.kernels import native
 
 
 @pytest.mark.parametrize("structure", STRUCTURES)
@@ -160,9 +161,51 @@ def test_samples_are_those_of_rsample_in_every_dtype(dtype):
     first = sample(*parameters, (4,), generator=torch.Generator().manual_seed(1))
     second = rsample(*parameters, (4,), generator=torch.Generator().manual_seed(1))
     assert first.dtype == second.dtype == dtype
-    assert_close(first, second.detach(), rtol=0, atol=0)
+    assert_close(first, second.detach())
     second.sum().backward()
     assert all(p.grad.isfinite().all() for p in parameters)
+
+
+@pytest.mark.parametrize("structure", STRUCTURES)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("size", [(1, 1, 1), (5, 3, 2), (300, 20, 2), (700, 3, 17)], ids=str)
+def test_every_implementation_draws_the_same(size, dtype, structure, monkeypatch):
+    draws, components, dimensions = size
+    parameters = random_parameters((3, 2), components, dimensions, structure=structure)
+    parameters = [p.to(dtype) for p in parameters]
+    results = []
+    for name in ("reference", "native") if not native.missing else ("reference", "eager"):
+        monkeypatch.setenv("CONDENS_KERNEL", name)
+        generator = torch.Generator().manual_seed(5)
+        results.append(sample(*parameters, (draws,), generator=generator))
+    tolerance = (
+        {"rtol": 1e-5, "atol": 1e-5} if dtype == torch.float32 else {"rtol": 1e-11, "atol": 1e-11}
+    )
+    assert_close(*results, **tolerance)
+
+
+@pytest.mark.skipif(bool(native.missing), reason=native.missing)
+def test_threads_do_not_change_a_draw():
+    parameters = random_parameters((50,), 4, 3)
+    before, results = torch.get_num_threads(), []
+    try:
+        for threads in (1, 2, 5):
+            torch.set_num_threads(threads)
+            generator = torch.Generator().manual_seed(5)
+            results.append(sample(*parameters, (300,), generator=generator))
+    finally:
+        torch.set_num_threads(before)
+    assert all(torch.equal(result, results[0]) for result in results)
+
+
+def test_draws_are_exchangeable():
+    """Draws that share a factor are solved together, but must not come out together."""
+    logits, means = torch.zeros(2), torch.tensor([[-100.0], [100.0]])
+    draws = sample(logits, means, torch.zeros(2, 1), (10_000,)).squeeze(-1)
+    positive = (draws > 0).double()
+    runs = 1 + (positive.diff() != 0).sum()
+    # Of a fair coin: n/2 runs, with a deviation of √n/2.
+    assert abs(runs.item() - 5_000) < 5 * 50
 
 
 def test_parameters_of_different_batches_broadcast():

@@ -4,22 +4,28 @@
 #define LARGEST FLT_MAX
 #define NAME(x) AT_LEVEL(x##_f32)
 #define PROBLEM problem_f32
+#define DRAWS draws_f32
 #define PACK vec_f32
 #include "_nll.h"
+#include "_sample.h"
 #undef REAL
 #undef LARGEST
 #undef NAME
 #undef PROBLEM
+#undef DRAWS
 #undef PACK
 
 #define REAL double
 #define LARGEST DBL_MAX
 #define NAME(x) AT_LEVEL(x##_f64)
 #define PROBLEM problem_f64
+#define DRAWS draws_f64
 #define PACK vec_f64
 #include "_nll.h"
+#include "_sample.h"
 #undef REAL
 #undef LARGEST
 #undef NAME
 #undef PROBLEM
+#undef DRAWS
 #undef PACK

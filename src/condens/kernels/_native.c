@@ -18,6 +18,9 @@
 
 #define BLOCK 64 /* samples at a time */
 #define LANES 8  /* lines and samples of a tile to transpose */
+#define GROUP 32 /* draws solved together; SMALL where there are few */
+#define SMALL 8
+#define TURN 256 /* draws of a member before its neighbour's */
 #define INLINE static inline __attribute__((always_inline))
 #define ALIGNED __attribute__((aligned(64)))
 #define SIMD _Pragma("omp simd")
@@ -71,6 +74,8 @@ static char *scratch_memory(size_t bytes)
 
 static int (*nll_f32)(const problem_f32 *, int) = nll_f32_plain;
 static int (*nll_f64)(const problem_f64 *, int) = nll_f64_plain;
+static int (*sample_f32)(const draws_f32 *, int) = sample_f32_plain;
+static int (*sample_f64)(const draws_f64 *, int) = sample_f64_plain;
 static const char *level = "baseline";
 
 static void choose_level(void)
@@ -79,8 +84,10 @@ static void choose_level(void)
     __builtin_cpu_init();
     if (__builtin_cpu_supports("x86-64-v4")) {
         nll_f32 = nll_f32_v4, nll_f64 = nll_f64_v4, level = "x86-64-v4";
+        sample_f32 = sample_f32_v4, sample_f64 = sample_f64_v4;
     } else if (__builtin_cpu_supports("x86-64-v3")) {
         nll_f32 = nll_f32_v3, nll_f64 = nll_f64_v3, level = "x86-64-v3";
+        sample_f32 = sample_f32_v3, sample_f64 = sample_f64_v3;
     }
 #endif
 }
@@ -88,19 +95,27 @@ static void choose_level(void)
 /* nll(double, threads, sizes[4], addresses[10], strides[11]) with every number an argument. */
 #define ARGUMENTS 27
 
+static int numbers(const char *name, PyObject *const *args, Py_ssize_t count, Py_ssize_t expected,
+                   long long *a)
+{
+    if (count != expected) {
+        PyErr_Format(PyExc_TypeError, "%s takes %zd numbers, %zd came", name, expected, count);
+        return 0;
+    }
+    for (Py_ssize_t i = 0; i < count; i++) {
+        a[i] = PyLong_AsLongLong(args[i]);
+        if (a[i] == -1 && PyErr_Occurred())
+            return 0;
+    }
+    return 1;
+}
+
 static PyObject *nll(PyObject *self, PyObject *const *args, Py_ssize_t count)
 {
     long long a[ARGUMENTS];
     (void)self;
-    if (count != ARGUMENTS) {
-        PyErr_Format(PyExc_TypeError, "nll takes %d numbers, %zd came", ARGUMENTS, count);
+    if (!numbers("nll", args, count, ARGUMENTS, a))
         return NULL;
-    }
-    for (int i = 0; i < ARGUMENTS; i++) {
-        a[i] = PyLong_AsLongLong(args[i]);
-        if (a[i] == -1 && PyErr_Occurred())
-            return NULL;
-    }
     int failed = 0;
 #define FILL(REAL)                                                                                 \
     {                                                                                              \
@@ -123,7 +138,38 @@ static PyObject *nll(PyObject *self, PyObject *const *args, Py_ssize_t count)
     Py_RETURN_NONE;
 }
 
+/* sample(double, threads, sizes[5], addresses[5], strides[6]) */
+#define DRAW_ARGUMENTS 18
+
+static PyObject *sample(PyObject *self, PyObject *const *args, Py_ssize_t count)
+{
+    long long a[DRAW_ARGUMENTS];
+    (void)self;
+    if (!numbers("sample", args, count, DRAW_ARGUMENTS, a))
+        return NULL;
+    int failed = 0;
+#define FILL_DRAWS(REAL)                                                                           \
+    {                                                                                              \
+        a[2], a[3], a[4], a[5], a[6], (REAL *)a[7], (const double *)a[8], (const double *)a[9],    \
+        (const REAL *)a[10], (const REAL *)a[11], a[12], a[13], a[14], a[15], a[16], a[17]         \
+    }
+    Py_BEGIN_ALLOW_THREADS
+    if (a[0]) {
+        draws_f64 p = FILL_DRAWS(double);
+        failed = sample_f64(&p, (int)a[1]);
+    } else {
+        draws_f32 p = FILL_DRAWS(float);
+        failed = sample_f32(&p, (int)a[1]);
+    }
+    Py_END_ALLOW_THREADS
+    if (failed)
+        return PyErr_NoMemory();
+    Py_RETURN_NONE;
+}
+
 static PyMethodDef methods[] = {
+    {"sample", (PyCFunction)(void (*)(void))sample, METH_FASTCALL,
+     "Standard normal noise to draws, in place; see condens.kernels.native."},
     {"nll", (PyCFunction)(void (*)(void))nll, METH_FASTCALL,
      "Negative log-likelihood and its gradients; see condens.kernels.native."},
     {NULL, NULL, 0, NULL},

@@ -17,3 +17,21 @@ typedef struct {
     ptrdiff_t means_b, means_k, means_d, factors_b, factors_k, factors_t, weights_b;
     double *loss, *to_target, *to_logits, *to_means, *to_factors;
 } problem_f64;
+
+/* Noise [S, B, D] to become draws, uniform [S, B] and cumulative weights [B, K], all contiguous. */
+typedef struct {
+    ptrdiff_t draws, batch, components, dimensions, packed;
+    float *noise;
+    const double *uniform, *cumulative;
+    const float *means, *factors;
+    ptrdiff_t means_b, means_k, means_d, factors_b, factors_k, factors_t;
+} draws_f32;
+
+/* Noise [S, B, D] to become draws, uniform [S, B] and cumulative weights [B, K], all contiguous. */
+typedef struct {
+    ptrdiff_t draws, batch, components, dimensions, packed;
+    double *noise;
+    const double *uniform, *cumulative;
+    const double *means, *factors;
+    ptrdiff_t means_b, means_k, means_d, factors_b, factors_k, factors_t;
+} draws_f64;

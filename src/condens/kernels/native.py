@@ -97,3 +97,28 @@ def total(
 def _like(tensor: Tensor) -> Tensor:
     # Not empty_like, which would lay out a view with gaps or overlaps anew.
     return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype)
+
+
+def draw(
+    noise: Tensor, uniform: Tensor, cumulative: Tensor, means: Tensor, factors: Tensor
+) -> None:
+    """Turn standard normal noise into draws, in place.
+
+    Shapes: noise [S, B, D], uniform [S, B] and cumulative weights [B, K] in double, all
+    contiguous; means [B, K, D], factors [B, K, T].
+    """
+    assert _module is not None
+    _module.sample(
+        noise.dtype is torch.float64,
+        torch.get_num_threads() if _module.openmp else 1,
+        len(noise),
+        *means.shape,
+        factors.shape[-1],
+        noise.data_ptr(),
+        uniform.data_ptr(),
+        cumulative.data_ptr(),
+        means.data_ptr(),
+        factors.data_ptr(),
+        *means.stride(),
+        *factors.stride(),
+    )
