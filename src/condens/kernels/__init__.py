@@ -8,5 +8,6 @@ environment variable CONDENS_KERNEL forces one of `native`, `eager` and `referen
 
 from condens.kernels.choice import active
 from condens.kernels.dispatch import nll, weighted_nll
+from condens.kernels.head import linear_nll
 
-__all__ = ["active", "nll", "weighted_nll"]
+__all__ = ["active", "linear_nll", "nll", "weighted_nll"]

@@ -10,6 +10,11 @@ from condens.functional.mixture import log_prob
 from condens.functional.triangular import packed_size
 from condens.kernels import eager, library, native  # noqa: F401  (library registers operators)
 from condens.kernels.choice import choose
+from condens.kernels.passes import differentiable, take
+
+
+def _plain(*inputs: Tensor) -> Tensor:
+    return -log_prob(*inputs)
 
 
 class _RowLoss(torch.autograd.Function):
@@ -25,10 +30,10 @@ class _RowLoss(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Any:
         (weights,) = gradients
+        needs = ctx.needs_input_grad[1:]
         if torch.is_grad_enabled():
-            return (None, *_differentiable(ctx.saved_tensors, weights, ctx.needs_input_grad[1:]))
-        needs = ctx.needs_input_grad[1]
-        return (None, *ctx.module.backward(ctx.state, weights.contiguous(), needs))
+            return None, *differentiable(_plain, ctx.saved_tensors, weights, needs)
+        return None, *ctx.module.backward(ctx.state, weights.contiguous(), needs[0])
 
 
 class _TotalLoss(torch.autograd.Function):
@@ -45,29 +50,15 @@ class _TotalLoss(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Any:
         (upstream,) = gradients
+        weights, *inputs = ctx.saved_tensors
+        needs = ctx.needs_input_grad[2:]
         if torch.is_grad_enabled():
-            weights, *inputs = ctx.saved_tensors
-            made = _differentiable(inputs, upstream * weights, ctx.needs_input_grad[2:])
-            return (None, None, *made)
-        made, ctx.gradients = ctx.gradients, None
-        if made is None:  # a second pass over the graph: the first one took them along
-            weights, *inputs = ctx.saved_tensors
-            needs = ctx.needs_input_grad[2]
-            made = ctx.module.total(*inputs, weights=weights, to_target=needs)[1]
-        factor = float(upstream)
-        if factor != 1:
-            for gradient in made:
-                if gradient is not None:
-                    gradient.mul_(factor)
-        return (None, None, *made)
+            return None, None, *differentiable(_plain, inputs, upstream * weights, needs)
 
+        def again() -> Any:
+            return ctx.module.total(*inputs, weights=weights, to_target=needs[0])[1]
 
-def _differentiable(inputs: Any, weights: Tensor, needs: Any) -> list[Tensor | None]:
-    """Return gradients that can themselves be differentiated, by plain autograd."""
-    wanted = [tensor for tensor, need in zip(inputs, needs, strict=True) if need]
-    loss = -log_prob(*inputs)
-    made = iter(torch.autograd.grad(loss, wanted, weights, create_graph=True))
-    return [next(made) if need else None for need in needs]
+        return None, None, *take(ctx, again, upstream)
 
 
 def nll(target: Tensor, logits: Tensor, means: Tensor, factors: Tensor) -> Tensor:

@@ -89,9 +89,14 @@ def total(
         _like(means),
         _like(factors),
     )
-    loss = target.new_empty(len(target))
-    _run(inputs, weights, loss, results)
-    return loss, results
+    return into(results, *inputs, weights=weights), results
+
+
+def into(gradients: tuple[Tensor | None, ...], *inputs: Tensor, weights: Tensor | None) -> Tensor:
+    """Return the loss of each row; write the gradients, which have the inputs' strides."""
+    loss = inputs[0].new_empty(len(inputs[0]))
+    _run(inputs, weights, loss, gradients)
+    return loss
 
 
 def _like(tensor: Tensor) -> Tensor:

@@ -1,0 +1,81 @@
+"""The chunked linear layer and loss against the two done one after the other."""
+
+import pytest
+import torch
+from reference import STRUCTURES
+from torch.testing import assert_close
+
+from condens.errors import ShapeError
+from condens.functional import log_prob
+from condens.kernels import linear_nll, native
+from condens.kernels.head import Layout
+
+IMPLEMENTATIONS = [
+    pytest.param("native", marks=pytest.mark.skipif(bool(native.missing), reason=native.missing)),
+    "eager",
+    "reference",
+]
+
+
+@pytest.fixture(params=IMPLEMENTATIONS)
+def implementation(request, monkeypatch):
+    monkeypatch.setenv("CONDENS_KERNEL", request.param)
+
+
+def case(structure="full", rows=150, inputs=6, components=3, dimensions=4):
+    packed = dimensions * (dimensions + 1) // 2 if structure == "full" else dimensions
+    layout = Layout(components, dimensions, packed)
+    features = torch.randn(rows, inputs, dtype=torch.float64)
+    weight = 0.2 * torch.randn(layout.outputs, inputs, dtype=torch.float64)
+    bias = 0.2 * torch.randn(layout.outputs, dtype=torch.float64)
+    target = torch.randn(rows, dimensions, dtype=torch.float64)
+    return layout, [t.requires_grad_() for t in (features, weight, bias, target)]
+
+
+def plainly(layout, features, weight, bias, target, row_weights):
+    """Logits, then means component by component, then packed factors component by component."""
+    outputs = features @ weight.T + bias
+    k, d, t = layout
+    logits, rest = outputs[:, :k], outputs[:, k:]
+    means, factors = rest[:, : k * d].reshape(-1, k, d), rest[:, k * d :].reshape(-1, k, t)
+    return -(log_prob(target, logits, means, factors) * row_weights).sum()
+
+
+@pytest.mark.parametrize("structure", STRUCTURES)
+@pytest.mark.parametrize("chunk", [1, 64, 150, 1000])
+def test_same_loss_and_gradients_for_every_chunk(implementation, chunk, structure):
+    layout, tensors = case(structure)
+    row_weights = torch.rand(150, dtype=torch.float64)
+    expected = plainly(layout, *tensors, row_weights)
+    value = linear_nll(*tensors, layout.components, row_weights, chunk=chunk)
+    assert_close(value, expected, rtol=1e-11, atol=1e-11)
+    reference = torch.autograd.grad(expected, tensors)
+    assert_close(
+        torch.autograd.grad(2 * value, tensors), [2 * g for g in reference], rtol=1e-9, atol=1e-11
+    )
+
+
+def test_mean_by_default_and_a_second_backward_pass(implementation):
+    layout, tensors = case()
+    rows = torch.full((150,), 1 / 150, dtype=torch.float64)
+    reference = torch.autograd.grad(plainly(layout, *tensors, rows), tensors)
+    value = linear_nll(*tensors, layout.components, chunk=40)
+    for _ in range(2):
+        made = torch.autograd.grad(value, tensors, retain_graph=True)
+        assert_close(made, reference, rtol=1e-9, atol=1e-12)
+
+
+def test_derivatives_of_both_orders(implementation):
+    layout, tensors = case(rows=3, inputs=2, components=2, dimensions=2)
+
+    def loss(*inputs):
+        return linear_nll(*inputs, layout.components, chunk=2)
+
+    assert torch.autograd.gradcheck(loss, tensors)
+    assert torch.autograd.gradgradcheck(loss, tensors)
+
+
+def test_wrong_number_of_outputs_is_refused():
+    layout, (features, weight, bias, target) = case()
+    with pytest.raises(ShapeError, match=r"weight has 44 outputs.*45 \(full\) or 27 \(diagonal\)"):
+        linear_nll(features, weight[:-1], bias[:-1], target, layout.components)
