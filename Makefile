@@ -3,7 +3,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test test-slow check bench docs clean
+.PHONY: demo test test-slow check bench bench-quick docs clean
 
 # Everything runs in one virtual environment, made anew when what it depends on changes.
 $(STAMP): pyproject.toml constraints.txt
@@ -25,8 +25,16 @@ check: $(STAMP)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-bench: $(STAMP)
-	$(BIN)/python benchmarks/density.py
+# The peers are many and heavy: only the benchmarks install them.
+$(VENV)/.peers: $(STAMP)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]'
+	touch $@
+
+bench: $(VENV)/.peers
+	$(BIN)/python benchmarks/speed/run.py benchmarks/speed/results
+
+bench-quick: $(VENV)/.peers
+	$(BIN)/python benchmarks/speed/run.py --quick demo/speed
 
 docs: $(STAMP)
 	$(BIN)/sphinx-build --fail-on-warning --keep-going -q docs docs/_build

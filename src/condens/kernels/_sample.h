@@ -103,9 +103,9 @@ static void NAME(some_members)(const DRAWS *p, int thread, int threads, int *fai
         return;
     }
     const ptrdiff_t from = p->batch * thread / threads, to = p->batch * (thread + 1) / threads;
-    /* Members whose rows share a cache line take turns, a few hundred draws each: the line
-     * is then fetched once for all of them. */
-    const ptrdiff_t neighbours = 64 / ((ptrdiff_t)sizeof(REAL) * p->dimensions);
+    /* Members whose rows lie side by side take turns, a few hundred draws each: the lines
+     * they share are then fetched once for all of them. */
+    const ptrdiff_t neighbours = NEARBY / ((ptrdiff_t)sizeof(REAL) * p->dimensions);
     const ptrdiff_t turn = neighbours > 1 ? TURN : p->draws, together = neighbours > 1 ? neighbours : 1;
     for (ptrdiff_t b = from; b < to; b += together)
         for (ptrdiff_t start = 0; start < p->draws; start += turn)
