@@ -10,13 +10,13 @@ typedef struct {
     REAL *target, *line, *factors;         /* copied lines: D, max(D, K) and T of them */
     double *exact, *joint, *prior;        /* 2D, K and K lines: d and d exp(U), and so on */
     REAL *offset, *latent, *pulled, *own;  /* K x D lines each: d, z, v and d exp(U) */
-    REAL *to_target;                       /* D lines */
+    REAL *to_target, *scale;               /* D lines each */
 } NAME(scratch);
 
 static size_t NAME(scratch_bytes)(const PROBLEM *p)
 {
     size_t K = p->components, D = p->dimensions, T = p->packed, wide = D > K ? D : K;
-    return BLOCK * (sizeof(REAL) * (2 * D + wide + T + 4 * K * D) + sizeof(double) * (2 * K + 2 * D));
+    return BLOCK * (sizeof(REAL) * (3 * D + wide + T + 4 * K * D) + sizeof(double) * (2 * K + 2 * D));
 }
 
 static NAME(scratch) NAME(lay_out)(const PROBLEM *p, char *memory)
@@ -33,6 +33,7 @@ static NAME(scratch) NAME(lay_out)(const PROBLEM *p, char *memory)
     s.pulled = lines, lines += K * D * BLOCK;
     s.own = lines, lines += K * D * BLOCK;
     s.to_target = lines, lines += D * BLOCK;
+    s.scale = lines, lines += D * BLOCK;
     s.target = lines, lines += D * BLOCK;
     s.line = lines, lines += wide * BLOCK;
     s.factors = lines;
@@ -135,8 +136,8 @@ static __attribute__((noinline)) void NAME(set_aside)(double *a, const double *s
  * its square are summed in double, what only scales a gradient is kept in REAL. */
 INLINE void NAME(component)(const REAL *x, const REAL *mu, ptrdiff_t mu_ld, const REAL *U,
                             ptrdiff_t ld, const REAL *logit, ptrdiff_t D, ptrdiff_t T,
-                            double *exact, REAL *d, REAL *z, REAL *v, REAL *own, double *a,
-                            double *prior)
+                            double *exact, REAL *scale_of, REAL *d, REAL *z, REAL *v, REAL *own,
+                            double *a, double *prior)
 {
     double square[BLOCK] ALIGNED, sum[BLOCK] ALIGNED;
     EACH(s) sum[s] = prior[s] = logit[s], square[s] = 0;
@@ -144,13 +145,15 @@ INLINE void NAME(component)(const REAL *x, const REAL *mu, ptrdiff_t mu_ld, cons
         const REAL *xi = x + i * BLOCK, *mi = mu + i * mu_ld, *ui = U + i * ld;
         double *ei = exact + i * BLOCK, *ti = ei + D * BLOCK;
         REAL *di = d + i * BLOCK, *vi = v + i * BLOCK, *oi = own + i * BLOCK;
+        REAL *si = scale_of + i * BLOCK;
         EACH(s)
         {
             const double difference = (double)xi[s] - (double)mi[s], scale = fast_exp(ui[s]);
             sum[s] += ui[s];
             ei[s] = difference;
             di[s] = (REAL)difference;
-            vi[s] = (REAL)scale; /* for now */
+            vi[s] = 0;
+            si[s] = (REAL)scale;
             ti[s] = difference * scale;
             oi[s] = (REAL)ti[s];
         }
@@ -177,17 +180,22 @@ INLINE void NAME(component)(const REAL *x, const REAL *mu, ptrdiff_t mu_ld, cons
                 EACH(s) total[s] += (double)row[s] * dj[s];
             }
         }
-        EACH(s) zm[s] = (REAL)total[s], square[s] += total[s] * total[s];
-    }
-    SIMD for (ptrdiff_t at = 0; at < D * BLOCK; at++) v[at] *= z[at];
-    if (T > D) {
-        row = U + D * ld;
-        for (ptrdiff_t m = 0; m < D; m++)
-            for (ptrdiff_t j = m + 1; j < D; j++, row += ld) {
-                const REAL *from = z + m * BLOCK;
-                REAL *to = v + j * BLOCK;
-                EACH(s) to[s] += row[s] * from[s];
+        const REAL *sm = scale_of + m * BLOCK;
+        REAL *vm = v + m * BLOCK;
+        EACH(s)
+        {
+            zm[s] = (REAL)total[s];
+            vm[s] += sm[s] * zm[s];
+            square[s] += total[s] * total[s];
+        }
+        /* The row again, while it is in the nearest cache. */
+        if (T > D) {
+            row -= (D - 1 - m) * ld;
+            for (j = m + 1; j < D; j++, row += ld) {
+                REAL *vj = v + j * BLOCK;
+                EACH(s) vj[s] += row[s] * zm[s];
             }
+        }
     }
     int lost = 0;
     EACH(s) a[s] = sum[s] - 0.5 * square[s];
@@ -281,7 +289,7 @@ static void NAME(block)(const PROBLEM *p, ptrdiff_t start, ptrdiff_t n, char *me
             NAME(gather)(mu, mu_ld, p->means_b, D, n, s.line);
             mu = s.line, mu_ld = BLOCK;
         }
-        NAME(component)(s.target, mu, mu_ld, U, ld, logit, D, T, s.exact, s.offset + lines,
+        NAME(component)(s.target, mu, mu_ld, U, ld, logit, D, T, s.exact, s.scale, s.offset + lines,
                         s.latent + lines, s.pulled + lines, s.own + lines, s.joint + k * BLOCK,
                         s.prior + k * BLOCK);
     }

