@@ -32,6 +32,7 @@ $(VENV)/.peers: $(STAMP)
 
 bench: $(VENV)/.peers
 	$(BIN)/python benchmarks/speed/run.py benchmarks/speed/results
+	$(BIN)/python benchmarks/speed/plot.py benchmarks/speed/results
 
 bench-quick: $(VENV)/.peers
 	$(BIN)/python benchmarks/speed/run.py --quick demo/speed

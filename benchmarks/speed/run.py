@@ -1,4 +1,4 @@
-"""Measure condens beside its peers and write results.json and results.md.
+"""Measure condens beside its peers; write results.json and results.md.
 
 Contenders of one table run in one process, interleaved round by round; the best of the
 rounds counts. Times of peers are given in units of condens'.
@@ -178,6 +178,10 @@ def main() -> None:
         "## A million draws (1000 conditions, K = 10)",
         "",
         table(results["sample"], ["D"], "condens"),
+        "",
+        "## How time grows with D",
+        "",
+        "![Time of loss and gradients against D](growth.png)",
         "",
     ]
     (options.directory / "results.md").write_text("\n".join(text))
