@@ -99,6 +99,10 @@ def test_torchs_kl_refuses_what_has_no_closed_form():
     for first, second in ((p, p), (p, q), (q, p), (normal_of(q), p), (p, normal_of(q))):
         with pytest.raises(NoClosedFormError, match=r"kl_divergence\(q\)"):
             kl_divergence(first, second)
+    # One event of 5×2 numbers is not five Gaussians of two.
+    block = Independent(Normal(torch.zeros(5, 2), torch.ones(5, 2)), 2)
+    with pytest.raises(NoClosedFormError, match="only single Gaussians"):
+        kl_divergence(block, q)
 
 
 def test_stated_errors_are_the_actual_ones():

@@ -71,3 +71,9 @@ def test_a_component_without_weight_gives_no_nan(loss):
         assert value.isfinite().all()
         value.sum().backward()
         assert all(t.grad.isfinite().all() for t in tensors)
+
+
+def test_a_weight_that_underflows_beside_a_density_that_does_gives_no_nan():
+    logits, means = torch.tensor([0.0, -1e4]), torch.tensor([[0.0], [1e30]])
+    value = weighted_bound(torch.zeros(1), logits, means, torch.zeros(2, 1))
+    assert_close(value, torch.tensor(0.5 * math.log(2 * math.pi)))
