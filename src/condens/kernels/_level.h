@@ -2,30 +2,42 @@
 
 #define REAL float
 #define LARGEST FLT_MAX
+#define EXP near_exp
+#define LINES 4 /* cache lines of a block */
 #define NAME(x) AT_LEVEL(x##_f32)
 #define PROBLEM problem_f32
 #define DRAWS draws_f32
 #define PACK vec_f32
+#define HALF half_f32
 #include "_nll.h"
 #include "_sample.h"
 #undef REAL
 #undef LARGEST
+#undef EXP
+#undef LINES
 #undef NAME
 #undef PROBLEM
 #undef DRAWS
 #undef PACK
+#undef HALF
 
 #define REAL double
 #define LARGEST DBL_MAX
+#define EXP fast_exp
+#define LINES 8
 #define NAME(x) AT_LEVEL(x##_f64)
 #define PROBLEM problem_f64
 #define DRAWS draws_f64
 #define PACK vec_f64
+#define HALF half_f64
 #include "_nll.h"
 #include "_sample.h"
 #undef REAL
 #undef LARGEST
+#undef EXP
+#undef LINES
 #undef NAME
 #undef PROBLEM
 #undef DRAWS
 #undef PACK
+#undef HALF

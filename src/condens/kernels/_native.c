@@ -18,6 +18,7 @@
 
 #define BLOCK 64 /* samples at a time */
 #define LANES 8  /* lines and samples of a tile to transpose */
+#define STAGED 128 /* lines of a factor copied at a time, or one factor's */
 #define GROUP 32 /* draws solved together; SMALL where there are few */
 #define SMALL 8
 #define TURN 512   /* draws of a member before its neighbour's */
@@ -29,6 +30,8 @@
 
 typedef double vec_f64 __attribute__((vector_size(64), aligned(8)));
 typedef float vec_f32 __attribute__((vector_size(32), aligned(4)));
+typedef double half_f64 __attribute__((vector_size(32), aligned(8)));
+typedef float half_f32 __attribute__((vector_size(16), aligned(4)));
 
 /* Scratch lives as long as its thread: fresh pages in every call would cost more than the
  * arithmetic. */

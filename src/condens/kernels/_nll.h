@@ -7,21 +7,29 @@
  * and for the last short block, lines are copied to scratch and back. */
 
 typedef struct {
-    REAL *target, *line, *factors;         /* copied lines: D, max(D, K) and T of them */
-    double *exact, *joint, *prior;        /* 2D, K and K lines: d and d exp(U), and so on */
-    REAL *offset, *latent, *pulled, *own;  /* K x D lines each: d, z, v and d exp(U) */
-    REAL *to_target, *scale;               /* D lines each */
+    REAL *target, *logits, *means, *factors; /* copied lines: D, K, and a group's D and T each */
+    double *exact, *joint, *prior;           /* 2D, K and K lines: d and d exp(U), and so on */
+    REAL *offset, *latent, *pulled, *own;    /* K x D lines each: d, z, v and d exp(U) */
+    REAL *to_target, *scale;                 /* D lines each */
 } NAME(scratch);
+
+/* Components copied together: rows of a few numbers alone would not fill a tile. */
+INLINE ptrdiff_t NAME(group)(const PROBLEM *p)
+{
+    const ptrdiff_t most = STAGED / p->packed;
+    return most < 1 ? 1 : most < p->components ? most : p->components;
+}
 
 static size_t NAME(scratch_bytes)(const PROBLEM *p)
 {
-    size_t K = p->components, D = p->dimensions, T = p->packed, wide = D > K ? D : K;
-    return BLOCK * (sizeof(REAL) * (3 * D + wide + T + 4 * K * D) + sizeof(double) * (2 * K + 2 * D));
+    const size_t K = p->components, D = p->dimensions, T = p->packed, G = NAME(group)(p);
+    return BLOCK * (sizeof(REAL) * (3 * D + K + G * (D + T) + 4 * K * D) +
+                    sizeof(double) * (2 * K + 2 * D));
 }
 
 static NAME(scratch) NAME(lay_out)(const PROBLEM *p, char *memory)
 {
-    size_t K = p->components, D = p->dimensions, T = p->packed, wide = D > K ? D : K;
+    const size_t K = p->components, D = p->dimensions, G = NAME(group)(p);
     NAME(scratch) s;
     double *next = (double *)memory;
     s.exact = next, next += 2 * D * BLOCK;
@@ -35,32 +43,61 @@ static NAME(scratch) NAME(lay_out)(const PROBLEM *p, char *memory)
     s.to_target = lines, lines += D * BLOCK;
     s.scale = lines, lines += D * BLOCK;
     s.target = lines, lines += D * BLOCK;
-    s.line = lines, lines += wide * BLOCK;
+    s.logits = lines, lines += K * BLOCK;
+    s.means = lines, lines += G * D * BLOCK;
     s.factors = lines;
-    (void)T;
     return s;
 }
 
-/* Eight lines of eight numbers become eight columns, by three rounds of pairwise exchange. */
+/* Memory that is needed next, fetched while there is work on what is here: as many cache
+ * lines for every line of a factor as it has. Past the end of a tensor nothing happens. */
+typedef struct {
+    const char *base;
+    ptrdiff_t outer, inner; /* bytes */
+    int shift;
+} NAME(ahead);
+
+#define FETCH(next, t, writing)                                                                    \
+    {                                                                                              \
+        const ptrdiff_t first = (t) * LINES;                                                       \
+        const char *at = (next).base + (first >> (next).shift) * (next).outer +                    \
+                         (first & (((ptrdiff_t)1 << (next).shift) - 1)) * (next).inner;            \
+        for (int q = 0; q < LINES; q++, at += (next).inner)                                        \
+            __builtin_prefetch(at, writing, 2);                                                    \
+    }
+
+/* From line to line where samples are contiguous; else through all samples, a cache line of
+ * each, before the next cache line of each. Long rows the machine fetches by itself. */
+INLINE NAME(ahead) NAME(look_ahead)(const REAL *base, ptrdiff_t row, ptrdiff_t step, ptrdiff_t T)
+{
+    const ptrdiff_t size = sizeof(REAL);
+    if (step == 1)
+        return (NAME(ahead)){(const char *)base, row * size, 64, LINES == 4 ? 2 : 3};
+    if (T * size > 2048)
+        return (NAME(ahead)){(const char *)base, 0, 0, 6};
+    return (NAME(ahead)){(const char *)base, 64, step * size, 6};
+}
+
+/* Eight lines of eight numbers become eight columns: halves of lines i and i + 4 are loaded
+ * side by side, and each half of that is a square of four to transpose. */
 INLINE void NAME(transpose)(const REAL *from, ptrdiff_t from_ld, REAL *to, ptrdiff_t to_ld)
 {
-    PACK r[LANES], t[LANES];
-    for (int i = 0; i < LANES; i++)
-        r[i] = *(const PACK *)(from + i * from_ld);
-    for (int i = 0; i < LANES; i += 2) {
-        t[i] = __builtin_shufflevector(r[i], r[i + 1], 0, 8, 2, 10, 4, 12, 6, 14);
-        t[i + 1] = __builtin_shufflevector(r[i], r[i + 1], 1, 9, 3, 11, 5, 13, 7, 15);
-    }
-    for (int i = 0; i < LANES; i += 4)
-        for (int j = i; j < i + 2; j++) {
-            r[j] = __builtin_shufflevector(t[j], t[j + 2], 0, 1, 8, 9, 4, 5, 12, 13);
-            r[j + 2] = __builtin_shufflevector(t[j], t[j + 2], 2, 3, 10, 11, 6, 7, 14, 15);
+    for (int right = 0; right < LANES; right += LANES / 2) {
+        PACK r[LANES / 2], t[LANES / 2];
+        for (int i = 0; i < LANES / 2; i++)
+            r[i] = __builtin_shufflevector(*(const HALF *)(from + i * from_ld + right),
+                                           *(const HALF *)(from + (i + 4) * from_ld + right),
+                                           0, 1, 2, 3, 4, 5, 6, 7);
+        for (int i = 0; i < 2; i++) {
+            t[i] = __builtin_shufflevector(r[2 * i], r[2 * i + 1], 0, 8, 1, 9, 4, 12, 5, 13);
+            t[i + 2] = __builtin_shufflevector(r[2 * i], r[2 * i + 1], 2, 10, 3, 11, 6, 14, 7, 15);
         }
-    for (int j = 0; j < 4; j++) {
-        *(PACK *)(to + j * to_ld) =
-            __builtin_shufflevector(r[j], r[j + 4], 0, 1, 2, 3, 8, 9, 10, 11);
-        *(PACK *)(to + (j + 4) * to_ld) =
-            __builtin_shufflevector(r[j], r[j + 4], 4, 5, 6, 7, 12, 13, 14, 15);
+        for (int i = 0; i < 2; i++) {
+            REAL *pair = to + (right + 2 * i) * to_ld;
+            *(PACK *)pair = __builtin_shufflevector(t[2 * i], t[2 * i + 1], 0, 1, 8, 9, 4, 5, 12, 13);
+            *(PACK *)(pair + to_ld) =
+                __builtin_shufflevector(t[2 * i], t[2 * i + 1], 2, 3, 10, 11, 6, 7, 14, 15);
+        }
     }
 }
 
@@ -74,11 +111,13 @@ INLINE void NAME(gather)(const REAL *from, ptrdiff_t row, ptrdiff_t step, ptrdif
         for (ptrdiff_t i = 0; i < rows; i++)
             memcpy(to + i * BLOCK, from + i * row, (size_t)n * sizeof(REAL));
     } else {
-        if (row == 1) {
-            done = rows / LANES * LANES;
+        if (row == 1 && rows >= LANES) {
+            done = rows; /* the last tile overlaps the one before */
             for (ptrdiff_t s = 0; s < groups; s += LANES)
-                for (ptrdiff_t i = 0; i < done; i += LANES)
+                for (ptrdiff_t next = 0, i; next < rows; next += LANES) {
+                    i = next < rows - LANES ? next : rows - LANES;
                     NAME(transpose)(from + s * step + i, step, to + i * BLOCK + s, BLOCK);
+                }
         }
         for (ptrdiff_t s = 0; s < n; s++)
             for (ptrdiff_t i = s < groups ? done : 0; i < rows; i++)
@@ -100,15 +139,36 @@ INLINE void NAME(scatter)(const REAL *from, REAL *to, ptrdiff_t row, ptrdiff_t s
             memcpy(to + i * row, from + i * BLOCK, (size_t)n * sizeof(REAL));
         return;
     }
-    if (row == 1) {
-        done = rows / LANES * LANES;
+    if (row == 1 && rows >= LANES) {
+        done = rows;
         for (ptrdiff_t s = 0; s < groups; s += LANES)
-            for (ptrdiff_t i = 0; i < done; i += LANES)
+            for (ptrdiff_t next = 0, i; next < rows; next += LANES) {
+                i = next < rows - LANES ? next : rows - LANES;
                 NAME(transpose)(from + i * BLOCK + s, BLOCK, to + s * step + i, step);
+            }
     }
     for (ptrdiff_t s = 0; s < n; s++)
         for (ptrdiff_t i = s < groups ? done : 0; i < rows; i++)
             to[s * step + i * row] = from[i * BLOCK + s];
+}
+
+/* The same for `count` components, as one where nothing lies between them. */
+INLINE void NAME(gather_group)(const REAL *from, ptrdiff_t apart, ptrdiff_t row, ptrdiff_t step,
+                               ptrdiff_t count, ptrdiff_t rows, ptrdiff_t n, REAL *to)
+{
+    if (apart == rows * row)
+        rows *= count, count = 1;
+    for (ptrdiff_t k = 0; k < count; k++)
+        NAME(gather)(from + k * apart, row, step, rows, n, to + k * rows * BLOCK);
+}
+
+INLINE void NAME(scatter_group)(const REAL *from, REAL *to, ptrdiff_t apart, ptrdiff_t row,
+                                ptrdiff_t step, ptrdiff_t count, ptrdiff_t rows, ptrdiff_t n)
+{
+    if (apart == rows * row)
+        rows *= count, count = 1;
+    for (ptrdiff_t k = 0; k < count; k++)
+        NAME(scatter)(from + k * rows * BLOCK, to + k * apart, row, step, rows, n);
 }
 
 /* A component that cannot be held takes no part; a NaN that came in stays one. Rare. */
@@ -137,7 +197,7 @@ static __attribute__((noinline)) void NAME(set_aside)(double *a, const double *s
 INLINE void NAME(component)(const REAL *x, const REAL *mu, ptrdiff_t mu_ld, const REAL *U,
                             ptrdiff_t ld, const REAL *logit, ptrdiff_t D, ptrdiff_t T,
                             double *exact, REAL *scale_of, REAL *d, REAL *z, REAL *v, REAL *own,
-                            double *a, double *prior)
+                            double *a, double *prior, NAME(ahead) next, ptrdiff_t line)
 {
     double square[BLOCK] ALIGNED, sum[BLOCK] ALIGNED;
     EACH(s) sum[s] = prior[s] = logit[s], square[s] = 0;
@@ -146,9 +206,10 @@ INLINE void NAME(component)(const REAL *x, const REAL *mu, ptrdiff_t mu_ld, cons
         double *ei = exact + i * BLOCK, *ti = ei + D * BLOCK;
         REAL *di = d + i * BLOCK, *vi = v + i * BLOCK, *oi = own + i * BLOCK;
         REAL *si = scale_of + i * BLOCK;
+        FETCH(next, line + i, 0);
         EACH(s)
         {
-            const double difference = (double)xi[s] - (double)mi[s], scale = fast_exp(ui[s]);
+            const double difference = (double)xi[s] - (double)mi[s], scale = EXP(ui[s]);
             sum[s] += ui[s];
             ei[s] = difference;
             di[s] = (REAL)difference;
@@ -159,23 +220,25 @@ INLINE void NAME(component)(const REAL *x, const REAL *mu, ptrdiff_t mu_ld, cons
         }
     }
     const REAL *row = U + D * ld; /* row m holds columns m+1 .. D-1 */
+    line += D;
     for (ptrdiff_t m = 0; m < D; m++) {
         double *total = exact + (D + m) * BLOCK;
         REAL *zm = z + m * BLOCK;
         ptrdiff_t j = m + 1;
         if (T > D) {
             /* Four columns at a time: the sum is loaded and stored a quarter as often. */
-            for (; j + 3 < D; j += 4, row += 4 * ld) {
+            for (; j + 3 < D; j += 4, row += 4 * ld, line += 4) {
+                for (int q = 0; q < 4; q++)
+                    FETCH(next, line + q, 0);
                 const REAL *u0 = row, *u1 = u0 + ld, *u2 = u1 + ld, *u3 = u2 + ld;
                 const double *d0 = exact + j * BLOCK, *d1 = d0 + BLOCK, *d2 = d1 + BLOCK,
                              *d3 = d2 + BLOCK;
-                for (int at = 0; at < BLOCK; at += 64 / (int)sizeof(REAL)) {
-                }
                 EACH(s)
                 total[s] += (double)u0[s] * d0[s] + (double)u1[s] * d1[s] +
                             (double)u2[s] * d2[s] + (double)u3[s] * d3[s];
             }
-            for (; j < D; j++, row += ld) {
+            for (; j < D; j++, row += ld, line++) {
+                FETCH(next, line, 0);
                 const double *dj = exact + j * BLOCK;
                 EACH(s) total[s] += (double)row[s] * dj[s];
             }
@@ -221,7 +284,7 @@ INLINE void NAME(softmax)(double *lines, ptrdiff_t K, double *total)
     for (ptrdiff_t k = 0; k < K; k++)
         EACH(s)
         {
-            const double share = fast_exp(lines[k * BLOCK + s] - total[s]);
+            const double share = EXP(lines[k * BLOCK + s] - total[s]);
             sum[s] += share;
             lines[k * BLOCK + s] = share;
         }
@@ -240,11 +303,12 @@ INLINE void NAME(softmax)(double *lines, ptrdiff_t K, double *total)
  * written once. */
 INLINE void NAME(gradients)(const REAL *r, ptrdiff_t D, ptrdiff_t T, const REAL *d, const REAL *z,
                             const REAL *v, const REAL *own, REAL *to_U, ptrdiff_t ld, REAL *to_mu,
-                            ptrdiff_t mu_ld, REAL *to_x)
+                            ptrdiff_t mu_ld, REAL *to_x, NAME(ahead) next, ptrdiff_t line)
 {
     for (ptrdiff_t i = 0; i < D; i++) {
         const REAL *zi = z + i * BLOCK, *vi = v + i * BLOCK, *oi = own + i * BLOCK;
         REAL *mi = to_mu + i * mu_ld, *ui = to_U + i * ld, *xi = to_x + i * BLOCK;
+        FETCH(next, line + i, 1);
         EACH(s)
         {
             REAL pull = r[s] * vi[s];
@@ -256,15 +320,26 @@ INLINE void NAME(gradients)(const REAL *r, ptrdiff_t D, ptrdiff_t T, const REAL 
     if (T == D)
         return;
     REAL *row = to_U + D * ld;
+    line += D;
     for (ptrdiff_t m = 0; m + 1 < D; m++) {
         REAL share[BLOCK] ALIGNED;
         const REAL *zm = z + m * BLOCK;
         EACH(s) share[s] = r[s] * zm[s];
-        for (ptrdiff_t j = m + 1; j < D; j++, row += ld) {
+        for (ptrdiff_t j = m + 1; j < D; j++, row += ld, line++) {
+            FETCH(next, line, 1);
             const REAL *dj = d + j * BLOCK;
             EACH(s) row[s] = share[s] * dj[s];
         }
     }
+}
+
+/* What follows the group that ends before component `after`: the next, or the next block's. */
+INLINE NAME(ahead) NAME(after)(const PROBLEM *p, const REAL *factors, ptrdiff_t start, ptrdiff_t after)
+{
+    if (after >= p->components)
+        after = 0, start += BLOCK;
+    return NAME(look_ahead)(factors + start * p->factors_b + after * p->factors_k, p->factors_t,
+                            p->factors_b, p->packed);
 }
 
 static void NAME(block)(const PROBLEM *p, ptrdiff_t start, ptrdiff_t n, char *memory)
@@ -273,25 +348,27 @@ static void NAME(block)(const PROBLEM *p, ptrdiff_t start, ptrdiff_t n, char *me
     const NAME(scratch) s = NAME(lay_out)(p, memory);
     const int whole = n == BLOCK, gradients = p->to_factors != NULL;
     const int factors_lie = whole && p->factors_b == 1, means_lie = whole && p->means_b == 1;
+    const ptrdiff_t group = factors_lie ? 1 : NAME(group)(p);
+    const ptrdiff_t ld = factors_lie ? p->factors_t : BLOCK, mu_ld = means_lie ? p->means_d : BLOCK;
     NAME(gather)(p->target + start * p->target_b, p->target_d, p->target_b, D, n, s.target);
-    for (ptrdiff_t k = 0; k < K; k++) {
-        const ptrdiff_t lines = k * D * BLOCK;
-        const REAL *U = p->factors + start * p->factors_b + k * p->factors_k;
-        const REAL *mu = p->means + start * p->means_b + k * p->means_k;
-        ptrdiff_t ld = p->factors_t, mu_ld = p->means_d;
-        REAL logit[BLOCK] ALIGNED;
-        NAME(gather)(p->logits + start * p->logits_b + k * p->logits_k, 0, p->logits_b, 1, n, logit);
-        if (!factors_lie) {
-            NAME(gather)(U, ld, p->factors_b, T, n, s.factors);
-            U = s.factors, ld = BLOCK;
+    NAME(gather)(p->logits + start * p->logits_b, p->logits_k, p->logits_b, K, n, s.logits);
+    for (ptrdiff_t from = 0; from < K; from += group) {
+        const ptrdiff_t count = K - from < group ? K - from : group;
+        const REAL *U = p->factors + start * p->factors_b + from * p->factors_k;
+        const REAL *mu = p->means + start * p->means_b + from * p->means_k;
+        const NAME(ahead) next = NAME(after)(p, p->factors, start, from + group);
+        if (!factors_lie)
+            NAME(gather_group)(U, p->factors_k, p->factors_t, p->factors_b, count, T, n, s.factors);
+        if (!means_lie)
+            NAME(gather_group)(mu, p->means_k, p->means_d, p->means_b, count, D, n, s.means);
+        for (ptrdiff_t i = 0; i < count; i++) {
+            const ptrdiff_t k = from + i, lines = k * D * BLOCK;
+            NAME(component)(s.target, means_lie ? mu + i * p->means_k : s.means + i * D * BLOCK,
+                            mu_ld, factors_lie ? U : s.factors + i * T * BLOCK, ld,
+                            s.logits + k * BLOCK, D, T, s.exact, s.scale, s.offset + lines,
+                            s.latent + lines, s.pulled + lines, s.own + lines,
+                            s.joint + k * BLOCK, s.prior + k * BLOCK, next, i * T);
         }
-        if (!means_lie) {
-            NAME(gather)(mu, mu_ld, p->means_b, D, n, s.line);
-            mu = s.line, mu_ld = BLOCK;
-        }
-        NAME(component)(s.target, mu, mu_ld, U, ld, logit, D, T, s.exact, s.scale, s.offset + lines,
-                        s.latent + lines, s.pulled + lines, s.own + lines, s.joint + k * BLOCK,
-                        s.prior + k * BLOCK);
     }
     double weight[BLOCK] ALIGNED, log_joint[BLOCK] ALIGNED, log_prior[BLOCK] ALIGNED;
     REAL loss[BLOCK] ALIGNED;
@@ -300,36 +377,39 @@ static void NAME(block)(const PROBLEM *p, ptrdiff_t start, ptrdiff_t n, char *me
     const double constant = 0.91893853320467274178 * (double)D;
     EACH(i) loss[i] = (REAL)(log_prior[i] - log_joint[i] + constant);
     memcpy(p->loss + start, loss, (size_t)n * sizeof(REAL));
+    if (!gradients)
+        return;
     for (int i = 0; i < BLOCK; i++) {
         const double given = p->weights ? (double)p->weights[(start + (i < n ? i : 0)) * p->weights_b] : 1.0;
         weight[i] = log_joint[i] == -INFINITY ? 0.0 : given;
     }
-    if (!gradients)
-        return;
     memset(s.to_target, 0, (size_t)D * BLOCK * sizeof(REAL));
-    for (ptrdiff_t k = 0; k < K; k++) {
-        const ptrdiff_t lines = k * D * BLOCK;
-        REAL to_logit[BLOCK] ALIGNED, r[BLOCK] ALIGNED;
-        const double *joint = s.joint + k * BLOCK, *prior = s.prior + k * BLOCK;
-        EACH(i)
-        {
-            const double share = weight[i] * joint[i];
-            to_logit[i] = (REAL)(weight[i] * prior[i] - share);
-            r[i] = (REAL)share;
+    for (ptrdiff_t from = 0; from < K; from += group) {
+        const ptrdiff_t count = K - from < group ? K - from : group;
+        REAL *to_U = p->to_factors + start * p->factors_b + from * p->factors_k;
+        REAL *to_mu = p->to_means + start * p->means_b + from * p->means_k;
+        const NAME(ahead) next = NAME(after)(p, p->to_factors, start, from + group);
+        for (ptrdiff_t i = 0; i < count; i++) {
+            const ptrdiff_t k = from + i, lines = k * D * BLOCK;
+            const double *joint = s.joint + k * BLOCK, *prior = s.prior + k * BLOCK;
+            REAL *to_logit = s.logits + k * BLOCK, r[BLOCK] ALIGNED;
+            EACH(l)
+            {
+                const double share = weight[l] * joint[l];
+                to_logit[l] = (REAL)(weight[l] * prior[l] - share);
+                r[l] = (REAL)share;
+            }
+            NAME(gradients)(r, D, T, s.offset + lines, s.latent + lines, s.pulled + lines,
+                            s.own + lines, factors_lie ? to_U : s.factors + i * T * BLOCK, ld,
+                            means_lie ? to_mu + i * p->means_k : s.means + i * D * BLOCK, mu_ld,
+                            s.to_target, next, i * T);
         }
-        NAME(scatter)(to_logit, p->to_logits + start * p->logits_b + k * p->logits_k, 0,
-                      p->logits_b, 1, n);
-        REAL *to_U = p->to_factors + start * p->factors_b + k * p->factors_k;
-        REAL *to_mu = p->to_means + start * p->means_b + k * p->means_k;
-        NAME(gradients)(r, D, T, s.offset + lines, s.latent + lines, s.pulled + lines,
-                        s.own + lines, factors_lie ? to_U : s.factors,
-                        factors_lie ? p->factors_t : BLOCK, means_lie ? to_mu : s.line,
-                        means_lie ? p->means_d : BLOCK, s.to_target);
         if (!factors_lie)
-            NAME(scatter)(s.factors, to_U, p->factors_t, p->factors_b, T, n);
+            NAME(scatter_group)(s.factors, to_U, p->factors_k, p->factors_t, p->factors_b, count, T, n);
         if (!means_lie)
-            NAME(scatter)(s.line, to_mu, p->means_d, p->means_b, D, n);
+            NAME(scatter_group)(s.means, to_mu, p->means_k, p->means_d, p->means_b, count, D, n);
     }
+    NAME(scatter)(s.logits, p->to_logits + start * p->logits_b, p->logits_k, p->logits_b, K, n);
     if (p->to_target)
         NAME(scatter)(s.to_target, p->to_target + start * p->target_b, p->target_d, p->target_b, D, n);
 }
@@ -375,3 +455,4 @@ static int NAME(nll)(const PROBLEM *p, int threads)
         NAME(part)(&job, t);
     return job.failed;
 }
+#undef FETCH

@@ -44,6 +44,26 @@ INLINE double fast_exp(double x)
     return x == x ? whole : x;
 }
 
+/* For storage in float: to 1e-12, in fewer steps. That of -708 below it, of 708 above. */
+INLINE double near_exp(double x)
+{
+    const double shift = 6755399441055744.0;
+    double y = x > 708.0 ? 708.0 : x;
+    y = y < -708.0 ? -708.0 : y;
+    const double t = y * 1.4426950408889634 + shift, k = t - shift;
+    const double r = y - k * 0.69314718055994530942;
+    double p = 0.000024727141715325629;
+    p = p * r + 0.00019915495917619590;
+    p = p * r + 0.0013889179223924085;
+    p = p * r + 0.0083332668999227258;
+    p = p * r + 0.041666664212712492;
+    p = p * r + 0.16666666886100032;
+    p = p * r + 0.50000000006206994;
+    p = p * r + 0.99999999998054609;
+    p = p * r + 0.99999999999976116;
+    return from_bits(bits_of(p) + (int64_t)((uint64_t)bits_of(t) << 52));
+}
+
 /* Of positive normal numbers, to about two roundings: 2 artanh((m - 1)/(m + 1)) + k log 2,
  * with m between sqrt(1/2) and sqrt(2). */
 INLINE double fast_log(double x)
