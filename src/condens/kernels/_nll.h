@@ -380,7 +380,7 @@ static void NAME(block)(const PROBLEM *p, ptrdiff_t start, ptrdiff_t n, char *me
     if (!gradients)
         return;
     for (int i = 0; i < BLOCK; i++) {
-        const double given = p->weights ? (double)p->weights[(start + (i < n ? i : 0)) * p->weights_b] : 1.0;
+        const double given = p->weights ? (double)p->weights[(start + (i < n ? i : 0)) * p->weights_b] : p->share;
         weight[i] = log_joint[i] == -INFINITY ? 0.0 : given;
     }
     memset(s.to_target, 0, (size_t)D * BLOCK * sizeof(REAL));
@@ -435,24 +435,44 @@ static void NAME(part)(NAME(job) *job, int thread)
         }
 }
 
+/* The weighted sum of the rows' losses, the same whatever the number of threads. A row
+ * without weight takes no part, be its loss infinite. */
+static void NAME(add_up)(const PROBLEM *p)
+{
+    double total = 0;
+    _Pragma("omp simd reduction(+ : total)") for (ptrdiff_t i = 0; i < p->batch; i++)
+    {
+        const double weight = p->weights ? (double)p->weights[i * p->weights_b] : p->share;
+        total += weight == 0 ? 0 : weight * (double)p->loss[i];
+    }
+    *p->total = (REAL)total;
+}
+
+static void NAME(all_parts)(NAME(job) *job)
+{
+#ifdef _OPENMP
+    if (job->threads > 1) {
+#pragma omp parallel num_threads(job->threads)
+        {
+            /* The runtime may grant fewer threads than asked for. */
+            for (int t = omp_get_thread_num(); t < job->threads; t += omp_get_num_threads())
+                NAME(part)(job, t);
+        }
+        return;
+    }
+#endif
+    for (int t = 0; t < job->threads; t++)
+        NAME(part)(job, t);
+}
+
 /* Returns 0, or 1 where there was no memory for scratch. */
 static int NAME(nll)(const PROBLEM *p, int threads)
 {
     const ptrdiff_t blocks = (p->batch + BLOCK - 1) / BLOCK;
     NAME(job) job = {p, threads < blocks ? threads : (int)blocks, 0};
-#ifdef _OPENMP
-    if (job.threads > 1) {
-#pragma omp parallel num_threads(job.threads)
-        {
-            /* The runtime may grant fewer threads than asked for. */
-            for (int t = omp_get_thread_num(); t < job.threads; t += omp_get_num_threads())
-                NAME(part)(&job, t);
-        }
-        return job.failed;
-    }
-#endif
-    for (int t = 0; t < job.threads; t++)
-        NAME(part)(&job, t);
+    NAME(all_parts)(&job);
+    if (p->total && !job.failed)
+        NAME(add_up)(p);
     return job.failed;
 }
 #undef FETCH

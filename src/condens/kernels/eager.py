@@ -9,6 +9,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from condens.kernels.passes import weighted_sum
+
 
 class _State(NamedTuple):
     """What the gradients are made of: [D, K, b], but the last two [K, b]."""
@@ -79,8 +81,8 @@ def backward(state: _State, weights: Tensor, to_target: bool) -> tuple[Tensor | 
 def total(
     *inputs: Tensor, weights: Tensor | None, to_target: bool
 ) -> tuple[Tensor, tuple[Tensor | None, ...]]:
-    """Return the loss of each row and the gradients of Σ weights · loss."""
+    """Return Σ weights · loss and its gradients; the mean where weights is None."""
     loss, state = forward(*inputs)
     if weights is None:
-        weights = torch.ones_like(loss)
-    return loss, backward(state, weights, to_target)
+        weights = loss.new_full((), 1 / max(len(loss), 1)).expand(len(loss))
+    return weighted_sum(loss, weights), backward(state, weights, to_target)

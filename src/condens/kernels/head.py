@@ -2,10 +2,13 @@
 
 The parameters of a mixture are many: K(1 + D + D(D+1)/2) numbers a row. Here they are made,
 used and turned into gradients chunk by chunk, so that none but a chunk's ever exist, in
-memory that every chunk and every step uses again.
+memory that every chunk and every step uses again. They are made batch-last, [P, b]: the
+matrix product costs the same, and the loss runs along contiguous lines.
 """
 
+from collections.abc import Iterable
 from functools import partial
+from itertools import repeat
 from typing import Any, NamedTuple
 
 import torch
@@ -15,7 +18,8 @@ from condens.errors import ShapeError, message
 from condens.functional.mixture import log_prob
 from condens.kernels import native
 from condens.kernels.choice import choose
-from condens.kernels.passes import differentiable, take
+from condens.kernels.memory import scratch
+from condens.kernels.passes import differentiable, take, weighted_sum
 
 # Rows a chunk: at K = 10, D = 30 its parameters take 5 MB and stay in the cache.
 CHUNK = 256
@@ -64,10 +68,8 @@ def linear_nll(
     mean by default) → [].
     """
     layout = _layout(weight, target, components)
-    rows = len(target)
-    if row_weights is None:
-        row_weights = target.new_full((), 1 / max(rows, 1)).expand(rows)
-    row_weights = row_weights.detach().to(target.dtype)
+    if row_weights is not None:
+        row_weights = row_weights.detach().to(target.dtype)
     if choose(target) is None or torch.compiler.is_compiling():
         return _plain(layout, row_weights, target, features, weight, bias)
     made: Tensor = _LinearLoss.apply(  # type: ignore[no-untyped-call]
@@ -94,77 +96,103 @@ class _LinearLoss(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any,
-        layout: Layout,
-        chunk: int,
-        row_weights: Tensor,
-        target: Tensor,
-        features: Tensor,
-        weight: Tensor,
-        bias: Tensor,
+        ctx: Any, layout: Layout, chunk: int, row_weights: Tensor | None, *inputs: Tensor
     ) -> Tensor:
-        ctx.layout = layout
-        ctx.save_for_backward(row_weights, target, features, weight, bias)
-        ctx.chunk = chunk
-        loss, ctx.gradients = _pass(layout, chunk, row_weights, target, features, weight, bias)
+        ctx.settings = layout, chunk, row_weights
+        ctx.save_for_backward(*inputs)
+        loss, ctx.gradients = _pass(layout, chunk, row_weights, ctx.needs_input_grad[3], *inputs)
         return loss
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Any:
         (upstream,) = gradients
-        row_weights, *inputs = ctx.saved_tensors
+        inputs, needs = ctx.saved_tensors, ctx.needs_input_grad[3:]
+        layout, chunk, row_weights = ctx.settings
         if torch.is_grad_enabled():
-            loss = partial(_plain, ctx.layout, row_weights)
-            made = differentiable(loss, inputs, upstream, ctx.needs_input_grad[3:])
+            made = differentiable(partial(_plain, layout, row_weights), inputs, upstream, needs)
         else:
-            again = partial(_pass, ctx.layout, ctx.chunk, row_weights, *inputs)
+            again = partial(_pass, layout, chunk, row_weights, needs[0], *inputs)
             made = take(ctx, lambda: again()[1], upstream)
         return None, None, None, *made
 
 
 def _plain(
     layout: Layout,
-    row_weights: Tensor,
+    row_weights: Tensor | None,
     target: Tensor,
     features: Tensor,
     weight: Tensor,
     bias: Tensor,
 ) -> Tensor:
     outputs = torch.nn.functional.linear(features, weight, bias)
-    return torch.dot(-log_prob(target, *layout.split(outputs)), row_weights)
+    return weighted_sum(-log_prob(target, *layout.split(outputs)), row_weights)
 
 
 def _pass(
     layout: Layout,
     chunk: int,
-    row_weights: Tensor,
+    row_weights: Tensor | None,
+    needs_target: bool,
     target: Tensor,
     features: Tensor,
     weight: Tensor,
     bias: Tensor,
-) -> tuple[Tensor, tuple[Tensor, ...]]:
+) -> tuple[Tensor, tuple[Tensor | None, ...]]:
     """Return the loss and the gradients of (target, features, weight, bias)."""
-    module: Any = choose(target)
-    rows = min(chunk, len(target))
-    outputs, pulled = target.new_empty(2, rows, layout.outputs)
-    to_target, to_features = torch.empty_like(target), torch.empty_like(features)
-    to_weight, to_bias = torch.zeros_like(weight), torch.zeros_like(bias)
-    loss = target.new_zeros(())
-    for start in range(0, len(target), chunk):
-        part = slice(start, min(start + chunk, len(target)))
-        size = part.stop - part.start
-        made, cotangent = outputs[:size], pulled[:size]
-        torch.addmm(bias, features[part], weight.T, out=made)
-        inputs = (target[part], *layout.split(made))
-        buffers = (to_target[part], *layout.split(cotangent))
-        if module is native:
-            losses = native.into(buffers, *inputs, weights=row_weights[part])
+    rows = target.shape[0]
+    size = min(chunk, rows)
+    if row_weights is None and rows > size:
+        row_weights = target.new_full((), 1 / rows).expand(rows)
+    room = scratch((2, layout.outputs, size), target)
+    to_target = torch.empty_like(target) if needs_target else None
+    to_features = torch.empty_like(features)
+    to_weight, to_bias = torch.empty_like(weight), torch.empty_like(bias)
+    losses = []
+    for x, h, w, to_x, to_h in _parts(chunk, target, features, row_weights, to_target, to_features):
+        outputs, pulled = room if x.shape[0] == size else _first_columns(room, x.shape[0])
+        torch.addmm(bias.unsqueeze(1), weight, h.T, out=outputs)
+        losses.append(_turn(layout, outputs, pulled, x, to_x, w))
+        torch.mm(pulled.T, weight, out=to_h)
+        if len(losses) == 1:
+            torch.mm(pulled, h, out=to_weight)
+            torch.sum(pulled, 1, out=to_bias)
         else:
-            losses, gradients = module.total(*inputs, weights=row_weights[part], to_target=True)
-            for buffer, gradient in zip(buffers, gradients, strict=True):
-                buffer.copy_(gradient)
-        loss += torch.dot(losses, row_weights[part])
-        torch.mm(cotangent, weight, out=to_features[part])
-        to_weight.addmm_(cotangent.T, features[part])
-        to_bias += cotangent.sum(0)
+            to_weight.addmm_(pulled, h)
+            to_bias += pulled.sum(1)
+    loss = losses[0] if len(losses) == 1 else torch.stack(losses).sum()
     return loss, (to_target, to_features, to_weight, to_bias)
+
+
+def _first_columns(room: Tensor, count: int) -> Tensor:
+    """Return contiguous room for `count` columns, of the same memory."""
+    pair, outputs, _ = room.shape
+    return room.flatten(1)[:, : outputs * count].view(pair, outputs, count)
+
+
+def _parts(chunk: int, *tensors: Tensor | None) -> Iterable[tuple[Any, ...]]:
+    """Split tensors along their rows; what is None stays so."""
+    if tensors[0] is None or tensors[0].shape[0] <= chunk:
+        return [tensors]
+    return zip(*(repeat(t) if t is None else t.split(chunk) for t in tensors), strict=False)
+
+
+def _turn(
+    layout: Layout,
+    outputs: Tensor,
+    pulled: Tensor,
+    target: Tensor,
+    to_target: Tensor | None,
+    weights: Tensor | None,
+) -> Tensor:
+    """Return the loss of outputs [P, b]; write its gradients to `pulled` and `to_target`."""
+    module: Any = choose(target)
+    if module is native:
+        return native.from_outputs(outputs, pulled, target, to_target, layout, weights)
+    loss: Tensor
+    loss, gradients = module.total(
+        target, *layout.split(outputs.T), weights=weights, to_target=to_target is not None
+    )
+    for buffer, gradient in zip((to_target, *layout.split(pulled.T)), gradients, strict=True):
+        if buffer is not None:
+            buffer.copy_(gradient)
+    return loss

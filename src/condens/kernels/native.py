@@ -7,6 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from condens.kernels import memory
+
 
 def _load() -> tuple[ModuleType | None, str]:
     try:
@@ -30,36 +32,8 @@ def serves(target: Tensor) -> bool:
     """Tell whether the kernel takes tensors like this one."""
     return (
         _module is not None
-        and target.device.type == "cpu"
-        and target.dtype in (torch.float32, torch.float64)
-    )
-
-
-def _run(
-    inputs: tuple[Tensor, ...],
-    weights: Tensor | None,
-    loss: Tensor,
-    gradients: tuple[Tensor | None, ...],
-) -> None:
-    target, logits, means, factors = inputs
-    assert _module is not None
-    _module.nll(
-        target.dtype is torch.float64,
-        torch.get_num_threads() if _module.openmp else 1,
-        *means.shape,
-        factors.shape[-1],
-        target.data_ptr(),
-        logits.data_ptr(),
-        means.data_ptr(),
-        factors.data_ptr(),
-        0 if weights is None else weights.data_ptr(),
-        loss.data_ptr(),
-        *[0 if gradient is None else gradient.data_ptr() for gradient in gradients],
-        *target.stride(),
-        *logits.stride(),
-        *means.stride(),
-        *factors.stride(),
-        0 if weights is None else weights.stride(0),
+        and target.is_cpu
+        and (target.dtype is torch.float32 or target.dtype is torch.float64)
     )
 
 
@@ -68,8 +42,16 @@ def forward(*inputs: Tensor) -> tuple[Tensor, Any]:
 
     Reading the factors a second time costs less than writing and reading what would spare it.
     """
-    loss = inputs[0].new_empty(len(inputs[0]))
-    _run(inputs, None, loss, (None,) * 4)
+    target, logits, means, factors = inputs
+    loss = target.new_empty(target.shape[0])
+    _run(
+        target,
+        (*means.shape, factors.shape[-1]),
+        (logits.data_ptr(), means.data_ptr(), factors.data_ptr()),
+        (*logits.stride(), *means.stride(), *factors.stride()),
+        None,
+        loss,
+    )
     return loss, inputs
 
 
@@ -81,26 +63,96 @@ def backward(state: Any, weights: Tensor, to_target: bool) -> tuple[Tensor | Non
 def total(
     *inputs: Tensor, weights: Tensor | None, to_target: bool
 ) -> tuple[Tensor, tuple[Tensor | None, ...]]:
-    """Return the loss of each row and the gradients of Σ weights · loss, in one pass."""
+    """Return Σ weights · loss and its gradients, in one pass; the mean where weights is None."""
     target, logits, means, factors = inputs
-    results = (
-        _like(target) if to_target else None,
-        _like(logits),
-        _like(means),
-        _like(factors),
-    )
-    return into(results, *inputs, weights=weights), results
+    made = (_like(target) if to_target else None, _like(logits), _like(means), _like(factors))
+    return into(made, *inputs, weights=weights), made
 
 
 def into(gradients: tuple[Tensor | None, ...], *inputs: Tensor, weights: Tensor | None) -> Tensor:
-    """Return the loss of each row; write the gradients, which have the inputs' strides."""
-    loss = inputs[0].new_empty(len(inputs[0]))
-    _run(inputs, weights, loss, gradients)
-    return loss
+    """Return Σ weights · loss; write the gradients, which have the inputs' strides."""
+    target, logits, means, factors = inputs
+    value = target.new_empty(())
+    _run(
+        target,
+        (*means.shape, factors.shape[-1]),
+        (logits.data_ptr(), means.data_ptr(), factors.data_ptr()),
+        (*logits.stride(), *means.stride(), *factors.stride()),
+        weights,
+        target.new_empty(target.shape[0]),
+        value,
+        [0 if gradient is None else gradient.data_ptr() for gradient in gradients],
+    )
+    return value
+
+
+def from_outputs(
+    outputs: Tensor,
+    pulled: Tensor,
+    target: Tensor,
+    to_target: Tensor | None,
+    sizes: tuple[int, int, int],
+    weights: Tensor | None,
+) -> Tensor:
+    """Return Σ weights · loss of what a linear layer put out; write its gradient to `pulled`.
+
+    Without a view of any part: for small mixtures, making views takes longer than the rest.
+    Shapes: outputs and pulled [P, b], of the same strides: K logits, K×D means and K×T
+    factors; target and to_target [b, D]; sizes (K, D, T).
+    """
+    components, dimensions, packed = sizes
+    line, step = outputs.stride()
+    size = line * outputs.element_size()
+    starts = (0, components * size, components * (1 + dimensions) * size)
+    value = target.new_empty(())
+    _run(
+        target,
+        (target.shape[0], *sizes),
+        tuple(outputs.data_ptr() + start for start in starts),
+        (step, line, step, dimensions * line, line, step, packed * line, line),
+        weights,
+        target.new_empty(target.shape[0]),
+        value,
+        (
+            0 if to_target is None else to_target.data_ptr(),
+            *(pulled.data_ptr() + start for start in starts),
+        ),
+    )
+    return value
+
+
+def _run(
+    target: Tensor,
+    sizes: tuple[int, ...],
+    addresses: tuple[int, ...],
+    strides: tuple[int, ...],
+    weights: Tensor | None,
+    loss: Tensor,
+    value: Tensor | None = None,
+    gradients: Any = (0, 0, 0, 0),
+) -> None:
+    assert _module is not None
+    _module.nll(
+        1 / max(sizes[0], 1),
+        target.dtype is torch.float64,
+        torch.get_num_threads() if _module.openmp else 1,
+        *sizes,
+        target.data_ptr(),
+        *addresses,
+        0 if weights is None else weights.data_ptr(),
+        loss.data_ptr(),
+        0 if value is None else value.data_ptr(),
+        *gradients,
+        *target.stride(),
+        *strides,
+        0 if weights is None else weights.stride(0),
+    )
 
 
 def _like(tensor: Tensor) -> Tensor:
     # Not empty_like, which would lay out a view with gaps or overlaps anew.
+    if tensor.numel() * tensor.element_size() >= memory.SMALLEST:
+        return memory.scratch(tensor.shape, tensor, tensor.stride())
     return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype)
 
 

@@ -16,6 +16,13 @@ def differentiable(
     return [next(made) if need else None for need in needs]
 
 
+def weighted_sum(loss: Tensor, weights: Tensor | None) -> Tensor:
+    """Return Σ weights · loss, or the mean. A row without weight takes no part, be it infinite."""
+    if weights is None:
+        return loss.mean() if len(loss) else loss.sum()
+    return torch.where(weights == 0, 0.0, weights * loss).sum()
+
+
 def take(ctx: Any, again: Callable[[], Sequence[Tensor | None]], upstream: Tensor) -> Any:
     """Return the gradients that the forward pass made, scaled in place.
 

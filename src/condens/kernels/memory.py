@@ -1,0 +1,68 @@
+"""Large buffers that are used again.
+
+The allocator gives blocks of many megabytes back to the system when they are freed, and
+the next step pays for every page anew: several times what the arithmetic costs. Here the
+last such blocks are kept, in large pages where the system has them.
+"""
+
+import math
+import mmap
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from threading import Lock
+
+import torch
+from torch import Tensor
+
+# Smaller tensors are the allocator's business; larger blocks are not kept.
+SMALLEST, LARGEST = 1 << 20, 1 << 29
+_PAGE = 1 << 21
+_KEPT = 2
+
+_blocks: list[mmap.mmap] = []
+_lock = Lock()
+
+
+def scratch(shape: Sequence[int], like: Tensor, stride: Sequence[int] | None = None) -> Tensor:
+    """Return an uninitialised tensor of the dtype and on the device of `like`.
+
+    Its memory is used again once no tensor refers to it.
+    """
+    if stride is None:
+        stride = [math.prod(shape[axis + 1 :]) for axis in range(len(shape))]
+    numbers = 1 + sum((n - 1) * step for n, step in zip(shape, stride, strict=True))
+    size = numbers * like.element_size()
+    if not like.is_cpu or not SMALLEST <= size <= LARGEST:
+        return like.new_empty_strided(shape, stride)
+    flat = torch.frombuffer(_block(size), dtype=like.dtype, count=numbers)
+    return flat.as_strided(shape, stride)
+
+
+def release() -> None:
+    """Give the memory kept for later steps back to the system."""
+    with _lock:
+        _blocks.clear()
+
+
+def _block(size: int) -> mmap.mmap:
+    """Return a block that no tensor refers to, or a new one."""
+    with _lock:
+        for i in range(len(_blocks)):
+            # Known to the list and to the call that counts.
+            if size <= len(_blocks[i]) <= 2 * size and sys.getrefcount(_blocks[i]) == 2:
+                _blocks.append(_blocks.pop(i))
+                return _blocks[-1]
+        _blocks.append(_new_block(-(-size // _PAGE) * _PAGE))
+        del _blocks[:-_KEPT]
+        return _blocks[-1]
+
+
+def _new_block(size: int) -> mmap.mmap:
+    if sys.platform == "win32":
+        return mmap.mmap(-1, size)
+    block = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    if sys.platform == "linux":
+        with suppress(OSError):  # a kernel built without large pages
+            block.madvise(mmap.MADV_HUGEPAGE)
+    return block
