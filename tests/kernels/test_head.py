@@ -2,24 +2,19 @@
 
 import pytest
 import torch
+from implementations import IMPLEMENTATIONS, forced
 from reference import STRUCTURES
 from torch.testing import assert_close
 
 from condens.errors import ShapeError
 from condens.functional import log_prob
-from condens.kernels import linear_nll, native
+from condens.kernels import linear_nll
 from condens.kernels.head import Layout
 
-IMPLEMENTATIONS = [
-    pytest.param("native", marks=pytest.mark.skipif(bool(native.missing), reason=native.missing)),
-    "eager",
-    "reference",
-]
 
-
-@pytest.fixture(params=IMPLEMENTATIONS)
+@pytest.fixture(params=[*IMPLEMENTATIONS, "reference"])
 def implementation(request, monkeypatch):
-    monkeypatch.setenv("CONDENS_KERNEL", request.param)
+    yield from forced(request.param, monkeypatch)
 
 
 def case(structure="full", rows=150, inputs=6, components=3, dimensions=4):

@@ -1,11 +1,15 @@
 """Every implementation of the kernel against the plain functions of layer 1."""
 
 import os
+import shutil
 import subprocess
 import sys
+import sysconfig
+from pathlib import Path
 
 import pytest
 import torch
+from implementations import IMPLEMENTATIONS, forced
 from reference import STRUCTURES, random_parameters
 from torch.testing import assert_close
 
@@ -14,17 +18,12 @@ from condens.errors import ArgumentError
 from condens.functional import log_prob, nll
 from condens.kernels import eager, native
 
-IMPLEMENTATIONS = [
-    pytest.param("native", marks=pytest.mark.skipif(bool(native.missing), reason=native.missing)),
-    "eager",
-]
 SIZES = [(1, 1, 1), (7, 3, 2), (64, 1, 3), (130, 5, 5), (70, 20, 2), (65, 3, 20)]
 
 
 @pytest.fixture(params=IMPLEMENTATIONS)
 def implementation(request, monkeypatch):
-    monkeypatch.setenv("CONDENS_KERNEL", request.param)
-    return request.param
+    yield from forced(request.param, monkeypatch)
 
 
 def batch_last(tensor):
@@ -181,6 +180,21 @@ def test_under_compilation(implementation):
 
 
 @pytest.mark.skipif(bool(native.missing), reason=native.missing)
+def test_under_export(implementation):
+    class Loss(torch.nn.Module):
+        def forward(self, *inputs):
+            return nll(*inputs)
+
+    inputs = [t.float() for t in case(5, 3, 2)]
+    rows = torch.export.Dim("rows", min=2, max=1000)
+    program = torch.export.export(
+        Loss(), tuple(inputs), dynamic_shapes=(tuple({0: rows} for _ in inputs),)
+    )
+    others = [t.float() for t in case(9, 3, 2)]
+    assert_close(program.module()(*others), -log_prob(*others), rtol=1e-5, atol=1e-5)
+    assert "condens.nll" in str(program.graph)
+
+
 def test_operators_are_well_formed():
     for requires_grad in (False, True):
         inputs = tuple(t.requires_grad_(requires_grad) for t in case(5, 3, 2))
@@ -233,9 +247,9 @@ def run(code, **environment):
 
 
 def test_choice_is_visible_and_can_be_forced(monkeypatch):
-    for forced in ("eager", "reference"):
-        monkeypatch.setenv("CONDENS_KERNEL", forced)
-        assert kernels.active() == forced
+    for name in ("eager", "reference"):
+        monkeypatch.setenv("CONDENS_KERNEL", name)
+        assert kernels.active() == name
     monkeypatch.setenv("CONDENS_KERNEL", "fast")
     with pytest.raises(ArgumentError, match=r"CONDENS_KERNEL is 'fast'.*native, eager, reference"):
         kernels.active()
@@ -257,6 +271,37 @@ print(kernels.active())
     assert done.stdout.splitlines()[-1] == "eager"
     assert float(done.stdout.splitlines()[0]) == pytest.approx(4 * 1.8378770664)
     assert done.stderr.count("without its native kernel") == 1
+
+
+@pytest.mark.skipif(not shutil.which("cc"), reason="no C compiler")
+def test_without_openmp_everything_works_and_says_so_once(tmp_path):
+    """A build as on a machine whose compiler has no OpenMP."""
+    source = Path(kernels.__file__).with_name("_native.c")
+    built = tmp_path / "_native.so"
+    include = sysconfig.get_paths()["include"]
+    flags = ["-O1", "-std=gnu11", "-fopenmp-simd", "-fPIC", "-shared", "-Wno-psabi"]
+    subprocess.run(["cc", *flags, f"-I{include}", str(source), "-lm", "-o", str(built)], check=True)
+    code = f"""
+import sys
+from importlib.machinery import ExtensionFileLoader
+from importlib.util import module_from_spec, spec_from_file_location
+loader = ExtensionFileLoader("condens.kernels._native", {str(built)!r})
+module = module_from_spec(spec_from_file_location(loader.name, {str(built)!r}, loader=loader))
+loader.exec_module(module)
+sys.modules[loader.name] = module
+import torch
+torch.set_num_threads(2)
+from condens import kernels
+from condens.functional import nll
+x, z = torch.zeros(200, 2), torch.zeros(200, 3)
+for _ in range(3):
+    print(nll(x, z, torch.zeros(200, 3, 2), torch.zeros(200, 3, 3)).mean().item())
+print(kernels.active())
+"""
+    done = run(code, CONDENS_KERNEL="")
+    assert done.stdout.splitlines()[-1].endswith("one thread: built without OpenMP)")
+    assert float(done.stdout.splitlines()[0]) == pytest.approx(1.8378770664)
+    assert done.stderr.count("without OpenMP") == 1
 
 
 def test_eager_serves_what_native_does_not():

@@ -76,24 +76,34 @@ static char *scratch_memory(size_t bytes)
 #pragma GCC pop_options
 #endif
 
-static int (*nll_f32)(const problem_f32 *, int) = nll_f32_plain;
-static int (*nll_f64)(const problem_f64 *, int) = nll_f64_plain;
-static int (*sample_f32)(const draws_f32 *, int) = sample_f32_plain;
-static int (*sample_f64)(const draws_f64 *, int) = sample_f64_plain;
-static const char *level = "baseline";
+typedef struct {
+    const char *name;
+    int (*nll_f32)(const problem_f32 *, int), (*nll_f64)(const problem_f64 *, int);
+    int (*sample_f32)(const draws_f32 *, int), (*sample_f64)(const draws_f64 *, int);
+} level;
 
-static void choose_level(void)
+#define THE_LEVEL(name, x) {name, nll_f32_##x, nll_f64_##x, sample_f32_##x, sample_f64_##x}
+static const level levels[] = {
+#ifdef LEVELS
+    THE_LEVEL("x86-64-v4", v4),
+    THE_LEVEL("x86-64-v3", v3),
+#endif
+    THE_LEVEL("baseline", plain),
+};
+#define BASELINE ((int)(sizeof levels / sizeof *levels) - 1)
+static const level *used = levels + BASELINE;
+
+/* Whether this machine has the instructions of a level. */
+static int supported(int i)
 {
 #ifdef LEVELS
     __builtin_cpu_init();
-    if (__builtin_cpu_supports("x86-64-v4")) {
-        nll_f32 = nll_f32_v4, nll_f64 = nll_f64_v4, level = "x86-64-v4";
-        sample_f32 = sample_f32_v4, sample_f64 = sample_f64_v4;
-    } else if (__builtin_cpu_supports("x86-64-v3")) {
-        nll_f32 = nll_f32_v3, nll_f64 = nll_f64_v3, level = "x86-64-v3";
-        sample_f32 = sample_f32_v3, sample_f64 = sample_f64_v3;
-    }
+    if (i == 0)
+        return __builtin_cpu_supports("x86-64-v4");
+    if (i == 1)
+        return __builtin_cpu_supports("x86-64-v3");
 #endif
+    return i == BASELINE;
 }
 
 static int numbers(const char *name, PyObject *const *args, Py_ssize_t count, Py_ssize_t expected,
@@ -133,10 +143,10 @@ static PyObject *nll(PyObject *self, PyObject *const *args, Py_ssize_t count)
     Py_BEGIN_ALLOW_THREADS
     if (a[0]) {
         problem_f64 p = FILL(double);
-        failed = nll_f64(&p, (int)a[1]);
+        failed = used->nll_f64(&p, (int)a[1]);
     } else {
         problem_f32 p = FILL(float);
-        failed = nll_f32(&p, (int)a[1]);
+        failed = used->nll_f32(&p, (int)a[1]);
     }
     Py_END_ALLOW_THREADS
     if (failed)
@@ -162,10 +172,10 @@ static PyObject *sample(PyObject *self, PyObject *const *args, Py_ssize_t count)
     Py_BEGIN_ALLOW_THREADS
     if (a[0]) {
         draws_f64 p = FILL_DRAWS(double);
-        failed = sample_f64(&p, (int)a[1]);
+        failed = used->sample_f64(&p, (int)a[1]);
     } else {
         draws_f32 p = FILL_DRAWS(float);
-        failed = sample_f32(&p, (int)a[1]);
+        failed = used->sample_f32(&p, (int)a[1]);
     }
     Py_END_ALLOW_THREADS
     if (failed)
@@ -173,7 +183,26 @@ static PyObject *sample(PyObject *self, PyObject *const *args, Py_ssize_t count)
     Py_RETURN_NONE;
 }
 
+static PyObject *level_name(PyObject *self, PyObject *ignored)
+{
+    (void)self, (void)ignored;
+    return PyUnicode_FromString(used->name);
+}
+
+static PyObject *use(PyObject *self, PyObject *name)
+{
+    (void)self;
+    for (int i = 0; i <= BASELINE; i++)
+        if (PyUnicode_CompareWithASCIIString(name, levels[i].name) == 0 && supported(i)) {
+            used = levels + i;
+            Py_RETURN_TRUE;
+        }
+    Py_RETURN_FALSE;
+}
+
 static PyMethodDef methods[] = {
+    {"level", level_name, METH_NOARGS, "Name the instructions in use."},
+    {"use", use, METH_O, "Use a level of instructions, if this machine has them; tell whether."},
     {"sample", (PyCFunction)(void (*)(void))sample, METH_FASTCALL,
      "Standard normal noise to draws, in place; see condens.kernels.native."},
     {"nll", (PyCFunction)(void (*)(void))nll, METH_FASTCALL,
@@ -189,14 +218,15 @@ static struct PyModuleDef module = {
 PyMODINIT_FUNC PyInit__native(void)
 {
     PyObject *made = PyModule_Create(&module);
-    choose_level();
+    for (int i = BASELINE; i >= 0; i--)
+        if (supported(i))
+            used = levels + i;
 #ifdef _OPENMP
     const int openmp = 1;
 #else
     const int openmp = 0;
 #endif
-    if (made && (PyModule_AddIntConstant(made, "openmp", openmp) < 0 ||
-                 PyModule_AddStringConstant(made, "level", level) < 0)) {
+    if (made && PyModule_AddIntConstant(made, "openmp", openmp) < 0) {
         Py_DECREF(made);
         return NULL;
     }

@@ -29,7 +29,6 @@ def active() -> str:
 
 def choose(target: Tensor) -> ModuleType | None:
     """Return the implementation for tensors like this one; None for plain autograd."""
-    global _told
     forced = os.environ.get(VARIABLE)
     if forced:
         if forced not in _CHOICES:
@@ -38,13 +37,22 @@ def choose(target: Tensor) -> ModuleType | None:
         module = _CHOICES[forced]
         return module if module is None or module.serves(target) else None
     if native.serves(target):
+        if native.alone and not _told and torch.get_num_threads() > 1:
+            _tell(
+                "condens' native kernel was built without OpenMP and runs on one thread; install "
+                "a compiler that has it and reinstall."
+            )
         return native
-    if native.missing and target.device.type == "cpu" and not _told:
-        _told = True
-        warnings.warn(
+    if native.missing and target.is_cpu and not _told:
+        _tell(
             f"condens runs without its native kernel ({native.missing}); results are the "
             f"same, training is slower. Install a C compiler and reinstall, or set "
-            f"{VARIABLE}=eager to choose this.",
-            stacklevel=3,
+            f"{VARIABLE}=eager to choose this."
         )
     return eager if eager.serves(target) else None
+
+
+def _tell(text: str) -> None:
+    global _told
+    _told = True
+    warnings.warn(text, stacklevel=4)

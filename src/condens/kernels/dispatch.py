@@ -1,5 +1,6 @@
 """How autograd sees the kernels, and when they are used."""
 
+import math
 from types import ModuleType
 from typing import Any
 
@@ -44,14 +45,14 @@ class _TotalLoss(torch.autograd.Function):
         needs = ctx.needs_input_grad[2]
         loss: Tensor
         loss, ctx.gradients = module.total(*inputs, weights=weights, to_target=needs)
-        ctx.module, ctx.weights = module, weights
-        ctx.save_for_backward(*inputs)
+        ctx.module = module
+        ctx.save_for_backward(weights, *inputs)
         return loss
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Any:
         (upstream,) = gradients
-        inputs, weights = ctx.saved_tensors, ctx.weights
+        weights, *inputs = ctx.saved_tensors
         needs = ctx.needs_input_grad[2:]
         if torch.is_grad_enabled():
             if weights is None:
@@ -96,7 +97,7 @@ def weighted_nll(
     rows = None if module is None or torch.compiler.is_compiling() else _rows(*inputs)
     if rows is not None:
         made: Tensor = _TotalLoss.apply(module, weights, *rows)  # type: ignore[no-untyped-call]
-        if module is native or bool(made.isfinite()):
+        if module is native or math.isfinite(made.item()):
             return made
     return weighted_sum(nll(*inputs).reshape(-1), weights)
 

@@ -1,15 +1,14 @@
 """The kernel in plain torch, batch-last, with the analytic gradient; for any device.
 
 Every operation runs over contiguous lines of the batch: no gather, no scatter, no dense
-D×D. The factors are read in the forward pass only; their gradient needs d, z and r.
+D×D. The factors are read in the forward pass only; their gradient needs d, z and r. What is
+beyond the precision of the sums comes out as an infinity or NaN, for the caller to see.
 """
 
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-
-from condens.kernels.passes import weighted_sum
 
 
 class _State(NamedTuple):
@@ -34,37 +33,45 @@ def forward(*inputs: Tensor) -> tuple[Tensor, Any]:
     target, logits, means, factors = inputs
     dimensions, packed = means.shape[-1], factors.shape[-1]
     upper = factors.permute(2, 1, 0).contiguous()
-    diagonal, strict = upper[:dimensions], upper[dimensions:]
-    difference = target.T.unsqueeze(1) - means.permute(2, 1, 0)
+    diagonal = upper[:dimensions]
+    difference = target.T.unsqueeze(1) - means.permute(2, 1, 0).contiguous()
     scale = diagonal.exp()
-    own = scale * difference
-    latent = own.clone()
-    rows = strict.split(list(range(dimensions - 1, 0, -1))) if packed > dimensions else ()
-    for m, row in enumerate(rows):
-        latent[m] += (row * difference[m + 1 :]).sum(0)
-    pulled = scale * latent
-    for m, row in enumerate(rows):
-        pulled[m + 1 :] += row * latent[m]
-    log_prior = torch.log_softmax(logits.T, 0)
-    joint = log_prior + diagonal.sum(0) - 0.5 * latent.square().sum(0)
-    log_density = joint.logsumexp(0)
-    share = (joint - log_density).exp()
-    loss = 0.91893853320467274178 * dimensions - log_density
-    state = _State(difference, latent, pulled, own, share, log_prior.exp(), packed)
-    return loss, state
+    latent = own = scale * difference
+    strict = packed > dimensions
+    if strict:
+        latent = own.clone()
+        rows = upper[dimensions:].split(list(range(dimensions - 1, 0, -1)))
+        for m, row in enumerate(rows):
+            if m == dimensions - 2:
+                latent[m].addcmul_(row[0], difference[m + 1])
+            else:
+                latent[m] += (row * difference[m + 1 :]).sum(0)
+    pulled = scale.mul_(latent)
+    if strict:
+        for m, row in enumerate(rows):
+            pulled[m + 1 :].addcmul_(row, latent[m])
+    log_prior = torch.log_softmax(logits.T.contiguous(), 0)
+    joint = log_prior.add((latent * latent).sum(0), alpha=-0.5).add_(diagonal.sum(0))
+    top = joint.amax(0)
+    share = joint.sub_(top).exp_()
+    whole = share.sum(0)
+    share /= whole
+    loss = whole.log_().add_(top).neg_().add_(0.91893853320467274178 * dimensions)
+    return loss, _State(difference, latent, pulled, own, share, log_prior.exp_(), packed)
 
 
 def backward(state: _State, weights: Tensor, to_target: bool) -> tuple[Tensor | None, ...]:
     """Return the gradients of Σ weights · loss."""
     difference, latent = state.difference, state.latent
-    dimensions = len(difference)
+    dimensions = difference.shape[0]
     share = weights * state.share
-    to_logits = weights * state.prior - share
+    to_logits = torch.sub(weights * state.prior, share)
     pull = share * state.pulled
     gradient = difference.new_empty(state.packed, *share.shape)
     weighted = share * latent
-    torch.mul(weighted, state.own, out=gradient[:dimensions])
-    gradient[:dimensions] -= share
+    diagonal = gradient[:dimensions]
+    torch.mul(weighted, state.own, out=diagonal)
+    diagonal -= share
     start = dimensions
     for m in range(dimensions - 1 if state.packed > dimensions else 0):
         stop = start + dimensions - 1 - m
@@ -73,7 +80,7 @@ def backward(state: _State, weights: Tensor, to_target: bool) -> tuple[Tensor | 
     return (
         pull.sum(1).T if to_target else None,
         to_logits.T,
-        -pull.permute(2, 1, 0),
+        pull.neg_().permute(2, 1, 0),
         gradient.permute(2, 1, 0),
     )
 
@@ -84,5 +91,6 @@ def total(
     """Return Σ weights · loss and its gradients; the mean where weights is None."""
     loss, state = forward(*inputs)
     if weights is None:
-        weights = loss.new_full((), 1 / max(len(loss), 1)).expand(len(loss))
-    return weighted_sum(loss, weights), backward(state, weights, to_target)
+        weights = loss.new_full((), 1 / max(loss.shape[0], 1))
+        return loss.sum() * weights, backward(state, weights, to_target)
+    return torch.dot(loss, weights), backward(state, weights, to_target)

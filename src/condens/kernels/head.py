@@ -98,20 +98,20 @@ class _LinearLoss(torch.autograd.Function):
     def forward(
         ctx: Any, layout: Layout, chunk: int, row_weights: Tensor | None, *inputs: Tensor
     ) -> Tensor:
-        ctx.settings = layout, chunk, row_weights
-        ctx.save_for_backward(*inputs)
+        ctx.layout, ctx.chunk = layout, chunk
+        ctx.save_for_backward(row_weights, *inputs)
         loss, ctx.gradients = _pass(layout, chunk, row_weights, ctx.needs_input_grad[3], *inputs)
         return loss
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Any:
         (upstream,) = gradients
-        inputs, needs = ctx.saved_tensors, ctx.needs_input_grad[3:]
-        layout, chunk, row_weights = ctx.settings
+        (row_weights, *inputs), needs = ctx.saved_tensors, ctx.needs_input_grad[3:]
         if torch.is_grad_enabled():
-            made = differentiable(partial(_plain, layout, row_weights), inputs, upstream, needs)
+            loss = partial(_plain, ctx.layout, row_weights)
+            made = differentiable(loss, inputs, upstream, needs)
         else:
-            again = partial(_pass, layout, chunk, row_weights, needs[0], *inputs)
+            again = partial(_pass, ctx.layout, ctx.chunk, row_weights, needs[0], *inputs)
             made = take(ctx, lambda: again()[1], upstream)
         return None, None, None, *made
 

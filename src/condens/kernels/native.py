@@ -18,14 +18,15 @@ def _load() -> tuple[ModuleType | None, str]:
 
 
 _module, missing = _load()
+alone = _module is not None and not _module.openmp
 
 
 def describe() -> str:
     """Say which instructions the kernel uses, or why there is none."""
     if _module is None:
         return f"not available: {missing}"
-    threads = "OpenMP" if _module.openmp else "one thread: built without OpenMP"
-    return f"{_module.level}, {threads}"
+    threads = "one thread: built without OpenMP" if alone else "OpenMP"
+    return f"{_module.level()}, {threads}"
 
 
 def serves(target: Tensor) -> bool:
@@ -135,7 +136,7 @@ def _run(
     _module.nll(
         1 / max(sizes[0], 1),
         target.dtype is torch.float64,
-        torch.get_num_threads() if _module.openmp else 1,
+        1 if alone else torch.get_num_threads(),
         *sizes,
         target.data_ptr(),
         *addresses,
@@ -167,7 +168,7 @@ def draw(
     assert _module is not None
     _module.sample(
         noise.dtype is torch.float64,
-        torch.get_num_threads() if _module.openmp else 1,
+        1 if alone else torch.get_num_threads(),
         len(noise),
         *means.shape,
         factors.shape[-1],
