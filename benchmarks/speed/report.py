@@ -1,0 +1,128 @@
+"""results.md from what was measured."""
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+Results = dict[str, Any]
+Cells = Iterable[str]
+
+_SIZES = ("name", "b", "K", "D")
+_OURS = {"batch-first": "condens", "batch-last": "condens batch-last"}
+_PEERS = ("FrEIA", "torch tril", "torch prec", "sbi", "zuko")
+_GRIDS: dict[str, Callable[[dict[str, float]], bool]] = {
+    "b = 256": lambda row: row["b"] == 256,
+    "b = 4096, D ≥ 2": lambda row: row["b"] == 4096 and row["D"] >= 2,
+    "b = 4096, D ≥ 10": lambda row: row["b"] == 4096 and row["D"] >= 10,
+}
+
+
+def write(results: Results) -> str:
+    """Return the report: a section for each table that there is."""
+    text = ["# Speed, measured", "", *_machine(results["machine"])]
+    for name, section in _SECTIONS.items():
+        if results.get(name):
+            text += ["", *section(results)]
+    return "\n".join([*text, ""])
+
+
+def _table(header: Cells, rows: Iterable[Cells]) -> str:
+    lines = [list(header), *map(list, rows)]
+    lines.insert(1, ["---"] * len(lines[0]))
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def _times(rows: list[dict[str, float]], keys: str, unit: str) -> str:
+    """Return a table: the unit's time in milliseconds, the others in multiples of it."""
+    names = [n for n in max(rows, key=len) if n not in _SIZES and n != unit]
+    return _table(
+        [*keys, f"{unit}, ms", *names],
+        [
+            [f"{row[k]:.0f}" for k in keys]
+            + [f"{1e3 * row[unit]:.3f}"]
+            + [f"{row[n] / row[unit]:.2f}" if n in row else "" for n in names]
+            for row in rows
+        ],
+    )
+
+
+def _machine(machine: dict[str, str]) -> list[str]:
+    return [
+        "Times: the contenders of a line run in one process, interleaved round by round; the best",
+        "of the rounds counts. The unit's column is in milliseconds, the others are multiples of",
+        "it: 2 is twice as long.",
+        "",
+        _table(["what", "which"], machine.items()),
+    ]
+
+
+def _loss(results: Results) -> list[str]:
+    return [
+        "## Loss and gradients",
+        "",
+        "The mean negative log-likelihood of b targets and its gradients with respect to logits,",
+        "means and packed factors. *condens* is `kernels.weighted_nll`, *rows* is",
+        "`functional.nll` and a mean, *eager* is the kernel in plain torch; *batch-last* says how",
+        "the parameters lie in memory, all others are batch-first. *copy* copies as many bytes as",
+        "the parameters have: it reads and writes as much as reading the parameters and writing",
+        "their gradients once.",
+        "",
+        _times(results["loss"], "bKD", "condens"),
+        "",
+        "### Bars",
+        "",
+        "The smallest ratio of a peer's time to condens' in the table above, and where it is.",
+        "",
+        _bars(results["loss"]),
+    ]
+
+
+def _bars(rows: list[dict[str, float]]) -> str:
+    def least(peer: str, ours: str, within: Callable[[dict[str, float]], bool]) -> str:
+        ratios = [(r[peer] / r[ours], r["K"], r["D"]) for r in rows if within(r) and peer in r]
+        return "{:.2f} (K = {}, D = {})".format(*min(ratios)) if ratios else ""
+
+    return _table(
+        ["peer", *(f"{grid}, {layout}" for grid in _GRIDS for layout in _OURS)],
+        [
+            [peer, *(least(peer, ours, g) for g in _GRIDS.values() for ours in _OURS.values())]
+            for peer in _PEERS
+        ],
+    )
+
+
+def _step(results: Results) -> list[str]:
+    rows = results["step"]
+    names = [n for n in rows[0] if n not in ("D", "GEMM floor")]
+    return [
+        "## Training step",
+        "",
+        "b = 256, K = 10, network 10-128-128 with a linear head, backward pass and fused Adam.",
+        "*condens chunked* is `kernels.linear_nll`, head and loss together. *GEMM floor* is the",
+        "same step with the sum of the outputs as its loss.",
+        "",
+        _times(rows, "D", "condens chunked"),
+        "",
+        "The floor's share of a step: 100 % would be a loss that costs nothing.",
+        "",
+        _table(
+            ["D", *names],
+            [[str(r["D"]), *(f"{r['GEMM floor'] / r[n]:.0%}" for n in names)] for r in rows],
+        ),
+    ]
+
+
+def _sample(results: Results) -> list[str]:
+    return [
+        "## A million draws",
+        "",
+        "1000 draws for each of 1000 conditions, K = 10. *randn* makes as many normal numbers.",
+        "",
+        _times(results["sample"], "D", "condens"),
+    ]
+
+
+_SECTIONS: dict[str, Callable[[Results], list[str]]] = {
+    "loss": _loss,
+    "step": _step,
+    "sample": _sample,
+}

@@ -1,0 +1,117 @@
+"""The tables: what is measured, and at which sizes."""
+
+import json
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple, TypeVar
+
+import torch
+from contenders import OURS, Contender, Problem
+from network import Network
+from peers import PEERS, SAMPLERS
+from timing import Job, Row, best_times
+from torch import Tensor
+
+T = TypeVar("T")
+Size = tuple[int, int, int]  # b, K, D
+
+
+class Effort(NamedTuple):
+    """How much to measure: all sizes, or few of them in little time."""
+
+    quick: bool
+    threads: int
+
+    def choose(self, quick: T, full: T) -> T:
+        """Return the one or the other."""
+        return quick if self.quick else full
+
+
+def loss(effort: Effort) -> list[Row]:
+    """Measure loss and gradients for every (b, K, D)."""
+    sizes = [
+        (b, k, d)
+        for b in (256, 4096)
+        for k in effort.choose((5,), (1, 5, 20))
+        for d in effort.choose((1, 2, 10), (1, 2, 5, 10, 20, 50))
+    ]
+    return _losses(sizes, OURS, effort.choose(1.5, 5.0))
+
+
+def _losses(sizes: Iterable[Size], ours: dict[str, Contender], seconds: float) -> list[Row]:
+    rows = []
+    for size in sizes:
+        problem, contenders = Problem(*size), dict(ours)
+        batch, components, dimensions = size
+        # Peers keep a dozen dense copies: what would not fit is left out.
+        if batch * components * dimensions**2 < 6e7:
+            contenders |= PEERS
+        rows.append(_together(problem, contenders, seconds) | _sizes(size))
+        _tell(rows[-1])
+    return rows
+
+
+def _together(problem: Problem, contenders: dict[str, Contender], seconds: float) -> Row:
+    jobs = {name: problem.job(contender) for name, contender in contenders.items()}
+    return best_times(jobs | {"copy": problem.copy()}, seconds)
+
+
+def step(effort: Effort) -> list[Row]:
+    """Measure a training step: b = 256, K = 10, MLP 10-128-128, fused Adam for all."""
+    rows = []
+    for dimensions in effort.choose((2, 10), (2, 10, 30)):
+        condition, target = torch.randn(256, 10), torch.randn(256, dimensions)
+
+        def job(loss: Callable[[Network], Tensor], size: int = dimensions) -> Job:
+            network = Network(10, size)
+            # So slow that nobody's loss leaves the start: all do the same work all the time.
+            adam = torch.optim.Adam(network.parameters(), lr=1e-9, fused=True)
+
+            def step() -> None:
+                adam.zero_grad()
+                loss(network).backward()
+                adam.step()
+
+            return step
+
+        jobs = {"condens chunked": job(lambda n, c=condition, t=target: n.chunked_loss(c, t))}
+        jobs |= {
+            name: job(lambda n, f=contender, c=condition, t=target: n.loss(f, c, t))
+            for name, contender in (OURS | PEERS).items()
+        }
+        jobs["GEMM floor"] = job(lambda n, c=condition: n.floor(c))
+        rows.append(best_times(jobs, effort.choose(1.5, 5.0)) | {"D": dimensions})
+        _tell(rows[-1])
+    return rows
+
+
+def sample(effort: Effort) -> list[Row]:
+    """Measure 10⁶ draws: 1000 conditions, 1000 each, K = 10."""
+    rows = []
+    for dimensions in effort.choose((2, 10), (2, 10, 30)):
+        parameters = Problem(1000, 10, dimensions).parameters
+        jobs: dict[str, Job] = {
+            name: lambda f=f, p=parameters: f(*p, 1000)
+            for name, f in SAMPLERS.items()
+            # torch and zuko expand a factor for every draw: minutes, and gigabytes.
+            if name in ("condens", "sbi") or dimensions < effort.choose(10, 30)
+        }
+        jobs["randn"] = lambda d=dimensions: torch.randn(1000, 1000, d)
+        with torch.no_grad():
+            rows.append(best_times(jobs, 5.0, rounds=2) | {"D": dimensions})
+        _tell(rows[-1])
+    return rows
+
+
+def _sizes(size: Size) -> Row:
+    return dict(zip("bKD", size, strict=True))
+
+
+def _tell(row: Row) -> None:
+    print(json.dumps({k: float(f"{v:.4g}") for k, v in row.items()}), flush=True)
+
+
+TABLES: dict[str, Callable[[Effort], Any]] = {
+    "loss": loss,
+    "step": step,
+    "sample": sample,
+}
