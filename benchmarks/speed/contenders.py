@@ -55,8 +55,10 @@ OURS = {
 class Problem:
     """Random target and parameters, in both layouts, and what is to be done with them."""
 
-    def __init__(self, batch: int, components: int, dimensions: int) -> None:
-        packed = dimensions * (dimensions + 1) // 2
+    def __init__(
+        self, batch: int, components: int, dimensions: int, *, diagonal: bool = False
+    ) -> None:
+        packed = dimensions if diagonal else dimensions * (dimensions + 1) // 2
         self.target = torch.randn(batch, dimensions)
         self.parameters = (
             torch.randn(batch, components),

@@ -8,15 +8,17 @@ from collections.abc import Callable
 from functools import cache
 
 import torch
-from contenders import Contender
+from contenders import OURS, Contender
 from FrEIA.modules import GaussianMixtureModel
 from sbi.neural_nets.estimators.mixture_density_estimator import MultivariateGaussianMDN
 from torch import Tensor, nn
 from torch.distributions import (
     Categorical,
     Distribution,
+    Independent,
     MixtureSameFamily,
     MultivariateNormal,
+    Normal,
 )
 from zuko.mixtures import GMM
 
@@ -51,6 +53,13 @@ def torch_precision(target: Tensor, logits: Tensor, means: Tensor, factors: Tens
     """torch.distributions with precision matrices."""
     upper = unpack(factors, target.shape[-1])
     return -_torch(logits, loc=means, precision_matrix=upper.mT @ upper).log_prob(target).mean()
+
+
+def torch_normal(target: Tensor, logits: Tensor, means: Tensor, factors: Tensor) -> Tensor:
+    """torch.distributions with diagonal covariances."""
+    normal = Independent(Normal(means, factors.exp(), validate_args=False), 1)
+    mixture = MixtureSameFamily(Categorical(logits=logits), normal, validate_args=False)
+    return -mixture.log_prob(target).mean()
 
 
 class _Given(nn.Module):
@@ -120,6 +129,12 @@ def zuko(target: Tensor, logits: Tensor, means: Tensor, factors: Tensor) -> Tens
     return -_zuko_mixture(logits, means, factors).log_prob(target).mean()
 
 
+def zuko_diagonal(target: Tensor, logits: Tensor, means: Tensor, factors: Tensor) -> Tensor:
+    """Zuko's log_prob with diagonal covariances."""
+    model = _zuko_model(*means.shape[-2:])
+    return -model._forward_diagonal(logits, means, factors).log_prob(target).mean()
+
+
 PEERS = {
     "FrEIA": Contender(freia),
     "torch tril": Contender(torch_scale_tril),
@@ -127,6 +142,7 @@ PEERS = {
     "sbi": Contender(sbi),
     "zuko": Contender(zuko),
 }
+DIAGONAL = OURS | {"torch Normal": Contender(torch_normal), "zuko": Contender(zuko_diagonal)}
 
 SAMPLERS: dict[str, Callable[[Tensor, Tensor, Tensor, int], Tensor]] = {
     "condens": lambda lo, mu, f, n: sample(lo, mu, f, (n,)),

@@ -90,6 +90,16 @@ def _bars(rows: list[dict[str, float]]) -> str:
     )
 
 
+def _diagonal(results: Results) -> list[str]:
+    return [
+        "## Diagonal covariances",
+        "",
+        "Loss and gradients as above, with D instead of D(D+1)/2 numbers a factor.",
+        "",
+        _times(results["diagonal"], "bKD", "condens"),
+    ]
+
+
 def _step(results: Results) -> list[str]:
     rows = results["step"]
     names = [n for n in rows[0] if n not in ("D", "GEMM floor")]
@@ -123,6 +133,7 @@ def _sample(results: Results) -> list[str]:
 
 _SECTIONS: dict[str, Callable[[Results], list[str]]] = {
     "loss": _loss,
+    "diagonal": _diagonal,
     "step": _step,
     "sample": _sample,
 }

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 from contenders import OURS, Contender, Problem
 from network import Network
-from peers import PEERS, SAMPLERS
+from peers import DIAGONAL, PEERS, SAMPLERS
 from timing import Job, Row, best_times
 from torch import Tensor
 
@@ -53,6 +53,18 @@ def _losses(sizes: Iterable[Size], ours: dict[str, Contender], seconds: float) -
 def _together(problem: Problem, contenders: dict[str, Contender], seconds: float) -> Row:
     jobs = {name: problem.job(contender) for name, contender in contenders.items()}
     return best_times(jobs | {"copy": problem.copy()}, seconds)
+
+
+def diagonal(effort: Effort) -> list[Row]:
+    """Measure loss and gradients of mixtures with diagonal covariances, K = 5."""
+    rows = []
+    for batch in (256, 4096):
+        for dimensions in effort.choose((10,), (2, 10, 50)):
+            problem = Problem(batch, 5, dimensions, diagonal=True)
+            row = _together(problem, DIAGONAL, effort.choose(0.7, 4.0))
+            rows.append(row | _sizes((batch, 5, dimensions)))
+            _tell(rows[-1])
+    return rows
 
 
 def step(effort: Effort) -> list[Row]:
@@ -114,4 +126,5 @@ TABLES: dict[str, Callable[[Effort], Any]] = {
     "loss": loss,
     "step": step,
     "sample": sample,
+    "diagonal": diagonal,
 }
