@@ -131,9 +131,46 @@ def _sample(results: Results) -> list[str]:
     ]
 
 
+def _bandwidth(results: Results) -> list[str]:
+    rows = results["bandwidth"]
+    size = rows[0]["large"] / 1e6
+    rate = max(2 * row["large"] / row["large copy"] for row in rows)
+    return [
+        "## Bandwidth",
+        "",
+        "Bytes moved are twice the parameters' (read them, write their gradients), b = 4096.",
+        f"A copy of {size:.0f} MB to another {size:.0f} MB moves {rate / 1e9:.1f} GB/s, read and",
+        "written together, beyond the caches: *of large copy* is the share of that rate.",
+        "*Of same copy* is the share of the rate of a copy of the parameters' own size,",
+        "which caches speed up. *Kernel alone* is `kernels.native.into` with buffers that are",
+        "there already. The copies run in the same rounds.",
+        "",
+        _rates(rows, rate),
+    ]
+
+
+def _rates(rows: list[dict[str, float]], large: float) -> str:
+    header = ["K", "D", "parameters, MB", "layout", "what", "ms", "GB/s"]
+    header += ["of large copy", "of same copy"]
+    lines = []
+    for row in rows:
+        for key, what in (("kernel", "kernel alone"), ("call", "differentiated call")):
+            for layout, suffix in (("batch-first", ""), ("batch-last", " batch-last")):
+                if key + suffix not in row:  # no native kernel
+                    continue
+                time = row[key + suffix]
+                rate = 2 * row["bytes"] / time
+                sizes = [str(row["K"]), str(row["D"]), f"{row['bytes'] / 1e6:.1f}"]
+                figures = [f"{1e3 * time:.3f}", f"{rate / 1e9:.1f}"]
+                shares = [f"{rate / large:.0%}", f"{row['copy'] / time:.0%}"]
+                lines.append([*sizes, layout, what, *figures, *shares])
+    return _table(header, lines)
+
+
 _SECTIONS: dict[str, Callable[[Results], list[str]]] = {
     "loss": _loss,
     "diagonal": _diagonal,
     "step": _step,
     "sample": _sample,
+    "bandwidth": _bandwidth,
 }

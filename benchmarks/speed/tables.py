@@ -11,6 +11,8 @@ from peers import DIAGONAL, PEERS, SAMPLERS
 from timing import Job, Row, best_times
 from torch import Tensor
 
+from condens.kernels import native
+
 T = TypeVar("T")
 Size = tuple[int, int, int]  # b, K, D
 
@@ -114,6 +116,41 @@ def sample(effort: Effort) -> list[Row]:
     return rows
 
 
+def bandwidth(effort: Effort) -> list[Row]:
+    """Measure the kernel alone and the differentiated call beside copies, b = 4096.
+
+    `copy` is of the parameters' size, `large copy` of 256 MB: beyond the caches.
+    """
+    source = torch.randn(64_000_000)
+    large = torch.empty_like(source)
+    rows = []
+    for components in effort.choose((5,), (5, 20)):
+        for dimensions in effort.choose((5, 10), (5, 10, 20)):
+            size = (4096, components, dimensions)
+            problem = Problem(*size)
+            jobs: dict[str, Job] = {
+                "large copy": lambda: large.copy_(source),
+                "copy": problem.copy(),
+                "call": problem.job(OURS["condens"]),
+                "call batch-last": problem.job(OURS["condens batch-last"]),
+            }
+            if not native.missing:
+                jobs["kernel"] = _kernel(problem, batch_last=False)
+                jobs["kernel batch-last"] = _kernel(problem, batch_last=True)
+            row = best_times(jobs, effort.choose(1.5, 5.0))
+            rows.append(row | _sizes(size) | {"bytes": problem.bytes, "large": source.nbytes})
+            _tell(rows[-1])
+    return rows
+
+
+def _kernel(problem: Problem, *, batch_last: bool) -> Job:
+    """Return a call of the native kernel with buffers that are there already."""
+    target, parameters = problem.target, problem.laid_out(batch_last=batch_last)
+    weights = torch.full((), 1 / len(target)).expand(len(target))
+    buffers = [torch.empty_like(p) for p in parameters]  # dense, so with the same strides
+    return lambda: native.into((None, *buffers), target, *parameters, weights=weights)
+
+
 def _sizes(size: Size) -> Row:
     return dict(zip("bKD", size, strict=True))
 
@@ -126,5 +163,6 @@ TABLES: dict[str, Callable[[Effort], Any]] = {
     "loss": loss,
     "step": step,
     "sample": sample,
+    "bandwidth": bandwidth,
     "diagonal": diagonal,
 }
