@@ -167,10 +167,28 @@ def _rates(rows: list[dict[str, float]], large: float) -> str:
     return _table(header, lines)
 
 
+def _growth(results: Results) -> list[str]:
+    found = results["growth"]
+    return [
+        "## Growth",
+        "",
+        "![Time of loss and gradients against D, K and b](growth.png)",
+        "",
+        "Loss and gradients against the number of components:",
+        "",
+        _times(found["K"], "bKD", "condens"),
+        "",
+        "and against the batch:",
+        "",
+        _times(found["b"], "bKD", "condens"),
+    ]
+
+
 _SECTIONS: dict[str, Callable[[Results], list[str]]] = {
     "loss": _loss,
     "diagonal": _diagonal,
     "step": _step,
     "sample": _sample,
     "bandwidth": _bandwidth,
+    "growth": _growth,
 }

@@ -39,6 +39,18 @@ def loss(effort: Effort) -> list[Row]:
     return _losses(sizes, OURS, effort.choose(1.5, 5.0))
 
 
+def growth(effort: Effort) -> dict[str, list[Row]]:
+    """Measure loss and gradients against K and against b; `loss` has them against D."""
+    ours = {name: OURS[name] for name in ("condens", "condens batch-last", "condens eager")}
+    batch, seconds = effort.choose((256, 0.7), (1024, 4.0))
+    components = effort.choose((1, 5, 20), (1, 2, 5, 10, 20, 50))
+    batches = effort.choose((64, 512, 4096), (64, 256, 1024, 4096, 16384, 65536))
+    return {
+        "K": _losses([(batch, k, 10) for k in components], ours, seconds),
+        "b": _losses([(b, 5, 10) for b in batches], ours, seconds),
+    }
+
+
 def _losses(sizes: Iterable[Size], ours: dict[str, Contender], seconds: float) -> list[Row]:
     rows = []
     for size in sizes:
@@ -163,6 +175,7 @@ TABLES: dict[str, Callable[[Effort], Any]] = {
     "loss": loss,
     "step": step,
     "sample": sample,
+    "growth": growth,
     "bandwidth": bandwidth,
     "diagonal": diagonal,
 }
