@@ -1,4 +1,6 @@
-"""The network of the training step."""
+"""The network of the training step, and linear heads with their loss."""
+
+from collections.abc import Callable
 
 import torch
 from contenders import Contender
@@ -51,3 +53,38 @@ class Network(nn.Module):
     def floor(self, condition: Tensor) -> Tensor:
         """Return a loss that costs next to nothing."""
         return self.head(self.body(condition)).sum()
+
+
+class Head:
+    """A linear layer of F features, K components and D dimensions, and its loss."""
+
+    def __init__(self, batch: int, components: int, dimensions: int, features: int) -> None:
+        outputs = components * (1 + dimensions + dimensions * (dimensions + 1) // 2)
+        self.components = components
+        self.target = torch.randn(batch, dimensions)
+        self.inputs = (
+            torch.randn(batch, features),
+            0.01 * torch.randn(outputs, features),
+            torch.zeros(outputs),
+        )
+
+    @property
+    def bytes(self) -> int:
+        """The size of features, weight and bias, and so of their gradients."""
+        return sum(t.nbytes for t in self.inputs)
+
+    def job(self, *, chunked: bool) -> Callable[[], object]:
+        """Return the work: the loss and the gradients of features, weight and bias."""
+
+        def loss_and_gradients() -> None:
+            leaves = [t.detach().requires_grad_() for t in self.inputs]
+            features, weight, bias = leaves
+            if chunked:
+                loss = kernels.linear_nll(features, weight, bias, self.target, self.components)
+            else:
+                outputs = nn.functional.linear(features, weight, bias)
+                parts = split(outputs, self.components, self.target.shape[-1])
+                loss = kernels.weighted_nll(self.target, *parts)
+            torch.autograd.grad(loss, leaves)
+
+        return loss_and_gradients

@@ -1,6 +1,6 @@
 """Measure condens beside its peers; write results.json and results.md.
 
-    python benchmarks/speed/run.py benchmarks/speed/results [--quick] [--only loss,step]
+    python benchmarks/speed/run.py benchmarks/speed/results [--quick] [--only loss,memory]
 
 --only measures some of the tables and keeps the others that the directory has.
 """

@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple, TypeVar
 
+import memory
 import torch
 from contenders import OURS, Contender, Problem
 from network import Network
@@ -163,6 +164,31 @@ def _kernel(problem: Problem, *, batch_last: bool) -> Job:
     return lambda: native.into((None, *buffers), target, *parameters, weights=weights)
 
 
+def peak_memory(effort: Effort) -> dict[str, list[Any]]:
+    """Measure the memory of loss and gradients, and of a linear head with its loss."""
+    if not memory.available():
+        print("memory is left out: this system does not count resident pages")
+        return {}
+    names = effort.choose(("condens", "condens eager", "FrEIA", "torch tril"), (*OURS, *PEERS))
+    sizes = effort.choose(((4096, 5, 10),), ((4096, 5, 10), (4096, 5, 20), (1024, 10, 30)))
+    heads = [(b, 10, 30) for b in effort.choose((4096,), (4096, 16384))]
+    return {
+        "known": memory.check(),
+        "loss": [_memory("loss", n, s, (), effort) for s in sizes for n in names],
+        "head": [
+            _memory("head", n, s, (128,), effort) for s in heads for n in ("chunked", "unchunked")
+        ],
+    }
+
+
+def _memory(
+    kind: str, name: str, size: Size, more: tuple[int, ...], effort: Effort
+) -> dict[str, Any]:
+    row = memory.measure(kind, name, *size, *more, threads=effort.threads)
+    print(kind, name, size, row, flush=True)
+    return {"name": name} | _sizes(size) | row
+
+
 def _sizes(size: Size) -> Row:
     return dict(zip("bKD", size, strict=True))
 
@@ -175,6 +201,7 @@ TABLES: dict[str, Callable[[Effort], Any]] = {
     "loss": loss,
     "step": step,
     "sample": sample,
+    "memory": peak_memory,
     "growth": growth,
     "bandwidth": bandwidth,
     "diagonal": diagonal,
