@@ -36,6 +36,7 @@ bench: $(VENV)/.peers
 
 bench-quick: $(VENV)/.peers
 	$(BIN)/python benchmarks/speed/run.py --quick demo/speed
+	$(BIN)/python benchmarks/speed/plot.py demo/speed
 
 docs: $(STAMP)
 	$(BIN)/sphinx-build --fail-on-warning --keep-going -q docs docs/_build
