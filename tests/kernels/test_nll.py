@@ -17,6 +17,7 @@ from condens import kernels
 from condens.errors import ArgumentError
 from condens.functional import log_prob, nll
 from condens.kernels import eager, native
+from condens.kernels.head import Layout
 
 SIZES = [(1, 1, 1), (7, 3, 2), (64, 1, 3), (130, 5, 5), (70, 20, 2), (65, 3, 20)]
 
@@ -100,6 +101,17 @@ def test_a_second_backward_pass_over_the_same_graph(implementation):
         first = torch.autograd.grad(2 * value, inputs, retain_graph=True)
         second = torch.autograd.grad(2 * value, inputs)
         assert_close(first, second, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.skipif(bool(native.missing), reason=native.missing)
+def test_views_of_one_tensor_get_one_gradient_buffer():
+    outputs = torch.randn(3000, 5 * (1 + 4 + 10), dtype=torch.float64)
+    parts = Layout(5, 4, 10).split(outputs)
+    target = torch.randn(3000, 4, dtype=torch.float64)
+    _, made = native.total(target, *parts, weights=None, to_target=False)
+    assert len({part.untyped_storage().data_ptr() for part in made[1:]}) == 1
+    apart = [part.clone() for part in parts]
+    assert_close(made[1:], native.total(target, *apart, weights=None, to_target=False)[1][1:])
 
 
 def test_only_what_is_asked_for_gets_a_gradient(implementation):

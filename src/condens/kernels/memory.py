@@ -31,12 +31,17 @@ def scratch(shape: Sequence[int], like: Tensor, stride: Sequence[int] | None = N
     """
     if stride is None:
         stride = [math.prod(shape[axis + 1 :]) for axis in range(len(shape))]
-    numbers = 1 + sum((n - 1) * step for n, step in zip(shape, stride, strict=True))
+    numbers = span(shape, stride)
     size = numbers * like.element_size()
     if not like.is_cpu or not SMALLEST <= size <= LARGEST:
         return like.new_empty_strided(shape, stride)
     flat = torch.frombuffer(_block(size), dtype=like.dtype, count=numbers)
     return flat.as_strided(shape, stride)
+
+
+def span(shape: Sequence[int], stride: Sequence[int]) -> int:
+    """Return how many numbers lie between the first and the last of a tensor, both included."""
+    return 1 + sum((n - 1) * step for n, step in zip(shape, stride, strict=True))
 
 
 def release() -> None:

@@ -66,7 +66,7 @@ def total(
 ) -> tuple[Tensor, tuple[Tensor | None, ...]]:
     """Return Σ weights · loss and its gradients, in one pass; the mean where weights is None."""
     target, logits, means, factors = inputs
-    made = (_like(target) if to_target else None, _like(logits), _like(means), _like(factors))
+    made = (_like(target) if to_target else None, *_like_all(logits, means, factors))
     return into(made, *inputs, weights=weights), made
 
 
@@ -155,6 +155,29 @@ def _like(tensor: Tensor) -> Tensor:
     if tensor.numel() * tensor.element_size() >= memory.SMALLEST:
         return memory.scratch(tensor.shape, tensor, tensor.stride())
     return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype)
+
+
+def _like_all(*tensors: Tensor) -> tuple[Tensor, ...]:
+    """Return an uninitialised tensor for each, with its strides.
+
+    Views that fill one large tensor together get one buffer, or each would span it all.
+    """
+    *_, last = tensors
+    size = last.element_size()
+    if last.numel() * size >= memory.SMALLEST and not last.is_contiguous():
+        starts = [tensor.data_ptr() // size for tensor in tensors]
+        ends = [
+            start + memory.span(tensor.shape, tensor.stride())
+            for start, tensor in zip(starts, tensors, strict=True)
+        ]
+        whole = max(ends) - min(starts)
+        if whole <= sum(tensor.numel() for tensor in tensors):
+            buffer = memory.scratch((whole,), last)
+            return tuple(
+                buffer.as_strided(tensor.shape, tensor.stride(), start - min(starts))
+                for start, tensor in zip(starts, tensors, strict=True)
+            )
+    return tuple(_like(tensor) for tensor in tensors)
 
 
 def draw(
