@@ -27,22 +27,25 @@ def case(structure="full", rows=150, inputs=6, components=3, dimensions=4):
     return layout, [t.requires_grad_() for t in (features, weight, bias, target)]
 
 
-def plainly(layout, features, weight, bias, target, row_weights):
+def plainly(layout, features, weight, bias, target, row_weights, floor=0.0):
     """Logits, then means component by component, then packed factors component by component."""
     outputs = features @ weight.T + bias
     k, d, t = layout
     logits, rest = outputs[:, :k], outputs[:, k:]
     means, factors = rest[:, : k * d].reshape(-1, k, d), rest[:, k * d :].reshape(-1, k, t)
+    scales = (-factors[..., :d]).exp() + floor
+    factors = torch.cat([-scales.log(), factors[..., d:]], -1)
     return -(log_prob(target, logits, means, factors) * row_weights).sum()
 
 
 @pytest.mark.parametrize("structure", STRUCTURES)
+@pytest.mark.parametrize("floor", [0.0, 0.3])
 @pytest.mark.parametrize("chunk", [1, 64, 150, 1000])
-def test_same_loss_and_gradients_for_every_chunk(implementation, chunk, structure):
+def test_same_loss_and_gradients_for_every_chunk(implementation, chunk, floor, structure):
     layout, tensors = case(structure)
     row_weights = torch.rand(150, dtype=torch.float64)
-    expected = plainly(layout, *tensors, row_weights)
-    value = linear_nll(*tensors, layout.components, row_weights, chunk=chunk)
+    expected = plainly(layout, *tensors, row_weights, floor)
+    value = linear_nll(*tensors, layout.components, row_weights, floor=floor, chunk=chunk)
     assert_close(value, expected, rtol=1e-11, atol=1e-11)
     reference = torch.autograd.grad(expected, tensors)
     assert_close(
@@ -64,7 +67,7 @@ def test_derivatives_of_both_orders(implementation):
     layout, tensors = case(rows=3, inputs=2, components=2, dimensions=2)
 
     def loss(*inputs):
-        return linear_nll(*inputs, layout.components, chunk=2)
+        return linear_nll(*inputs, layout.components, floor=0.2, chunk=2)
 
     assert torch.autograd.gradcheck(loss, tensors)
     assert torch.autograd.gradgradcheck(loss, tensors)

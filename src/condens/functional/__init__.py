@@ -16,6 +16,7 @@ from condens.functional.triangular import (
     unpack,
     unwhiten,
     whiten,
+    with_floor,
 )
 from condens.functional.univariate import cdf, icdf
 
@@ -39,4 +40,5 @@ __all__ = [
     "unwhiten",
     "weighted_bound",
     "whiten",
+    "with_floor",
 ]

@@ -102,6 +102,22 @@ def pack(upper: Tensor) -> Tensor:
     return torch.cat([packed[..., :dimensions].log(), packed[..., dimensions:]], dim=-1)
 
 
+def with_floor(factors: Tensor, dimensions: int, floor: float) -> Tensor:
+    """Return factors whose scales 1/Ūⱼⱼ have become `floor` + 1/Ūⱼⱼ.
+
+    1/Ūⱼⱼ is the standard deviation of xⱼ given the dimensions after it, so the density is
+    at most (2π)^(−D/2) floor^(−D). Shapes: factors [..., T] → [..., T].
+
+    >>> with_floor(torch.tensor([0.0, 20.0, 5.0]), 2, 0.5)
+    tensor([-0.4055,  0.6931,  5.0000])
+    """
+    if not floor:
+        return factors
+    diagonal, strict = factors[..., :dimensions], factors[..., dimensions:]
+    least = torch.full_like(diagonal, math.log(floor))
+    return torch.cat([-torch.logaddexp(-diagonal, least), strict], -1)
+
+
 def as_full(factors: Tensor, dimensions: int) -> Tensor:
     """Return factors in the full packing, zeros above the diagonal of diagonal ones."""
     missing = packed_size(dimensions) - factors.shape[-1]

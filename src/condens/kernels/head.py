@@ -16,6 +16,7 @@ from torch import Tensor
 
 from condens.errors import ShapeError, message
 from condens.functional.mixture import log_prob
+from condens.functional.triangular import packed_size, with_floor
 from condens.kernels import native
 from condens.kernels.choice import choose
 from condens.kernels.memory import scratch
@@ -32,6 +33,12 @@ class Layout(NamedTuple):
     dimensions: int
     packed: int
 
+    @classmethod
+    def of(cls, components: int, dimensions: int, structure: str = "full") -> "Layout":
+        """Return the layout of mixtures with `full` or `diagonal` covariances."""
+        packed = packed_size(dimensions) if structure == "full" else dimensions
+        return cls(components, dimensions, packed)
+
     @property
     def outputs(self) -> int:
         """How many numbers parameterise one mixture."""
@@ -47,6 +54,12 @@ class Layout(NamedTuple):
             outputs[..., second:].unflatten(-1, (components, packed)),
         )
 
+    def log_diagonals(self, outputs: Tensor) -> Tensor:
+        """View outputs [P, b] as the log-diagonals of the factors [K, D, b]."""
+        components, dimensions, packed = self
+        first = components * (1 + dimensions)
+        return outputs[first:].view(components, packed, -1)[:, :dimensions]
+
 
 def linear_nll(
     features: Tensor,
@@ -56,6 +69,7 @@ def linear_nll(
     components: int,
     row_weights: Tensor | None = None,
     *,
+    floor: float = 0.0,
     chunk: int = CHUNK,
 ) -> Tensor:
     """Return Σ row_weights · −log p(target | features) for parameters W·features + bias.
@@ -63,6 +77,7 @@ def linear_nll(
     The outputs are K logits, K×D means and K×T packed factors, in this order; T, and with
     it full or diagonal covariances, follows from their number. The loss and the gradients
     of features, weight and bias are made in one pass, with memory for one chunk of outputs.
+    `floor` is added to the scales of the factors, as `functional.with_floor` does.
 
     Shapes: features [b, F], weight [P, F], bias [P], target [b, D], row_weights [b] (the
     mean by default) → [].
@@ -71,21 +86,21 @@ def linear_nll(
     if row_weights is not None:
         row_weights = row_weights.detach().to(target.dtype)
     if choose(target) is None or torch.compiler.is_compiling():
-        return _plain(layout, row_weights, target, features, weight, bias)
+        return _plain(layout, floor, row_weights, target, features, weight, bias)
     made: Tensor = _LinearLoss.apply(  # type: ignore[no-untyped-call]
-        layout, chunk, row_weights, target, features, weight, bias
+        layout, floor, chunk, row_weights, target, features, weight, bias
     )
     return made
 
 
 def _layout(weight: Tensor, target: Tensor, components: int) -> Layout:
     dimensions = target.shape[-1]
-    for packed in (dimensions * (dimensions + 1) // 2, dimensions):
-        layout = Layout(components, dimensions, packed)
+    for structure in ("full", "diagonal"):
+        layout = Layout.of(components, dimensions, structure)
         if layout.outputs == weight.shape[0]:
             return layout
-    full = Layout(components, dimensions, dimensions * (dimensions + 1) // 2).outputs
-    diagonal = Layout(components, dimensions, dimensions).outputs
+    full = Layout.of(components, dimensions).outputs
+    diagonal = Layout.of(components, dimensions, "diagonal").outputs
     came = f"has {weight.shape[0]} outputs"
     expected = f"K = {components}, D = {dimensions} need {full} (full) or {diagonal} (diagonal)"
     raise ShapeError(message("weight", came, expected, "Make its first axis one of these."))
@@ -96,28 +111,36 @@ class _LinearLoss(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, layout: Layout, chunk: int, row_weights: Tensor | None, *inputs: Tensor
+        ctx: Any,
+        layout: Layout,
+        floor: float,
+        chunk: int,
+        row_weights: Tensor | None,
+        *inputs: Tensor,
     ) -> Tensor:
-        ctx.layout, ctx.chunk = layout, chunk
+        ctx.settings = layout, floor, chunk
         ctx.save_for_backward(row_weights, *inputs)
-        loss, ctx.gradients = _pass(layout, chunk, row_weights, ctx.needs_input_grad[3], *inputs)
+        needs = ctx.needs_input_grad[4]
+        loss, ctx.gradients = _pass(layout, floor, chunk, row_weights, needs, *inputs)
         return loss
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Any:
         (upstream,) = gradients
-        (row_weights, *inputs), needs = ctx.saved_tensors, ctx.needs_input_grad[3:]
+        (row_weights, *inputs), needs = ctx.saved_tensors, ctx.needs_input_grad[4:]
+        layout, floor, chunk = ctx.settings
         if torch.is_grad_enabled():
-            loss = partial(_plain, ctx.layout, row_weights)
+            loss = partial(_plain, layout, floor, row_weights)
             made = differentiable(loss, inputs, upstream, needs)
         else:
-            again = partial(_pass, ctx.layout, ctx.chunk, row_weights, needs[0], *inputs)
+            again = partial(_pass, layout, floor, chunk, row_weights, needs[0], *inputs)
             made = take(ctx, lambda: again()[1], upstream)
-        return None, None, None, *made
+        return None, None, None, None, *made
 
 
 def _plain(
     layout: Layout,
+    floor: float,
     row_weights: Tensor | None,
     target: Tensor,
     features: Tensor,
@@ -125,11 +148,14 @@ def _plain(
     bias: Tensor,
 ) -> Tensor:
     outputs = torch.nn.functional.linear(features, weight, bias)
-    return weighted_sum(-log_prob(target, *layout.split(outputs)), row_weights)
+    logits, means, factors = layout.split(outputs)
+    factors = with_floor(factors, layout.dimensions, floor)
+    return weighted_sum(-log_prob(target, logits, means, factors), row_weights)
 
 
 def _pass(
     layout: Layout,
+    floor: float,
     chunk: int,
     row_weights: Tensor | None,
     needs_target: bool,
@@ -151,7 +177,7 @@ def _pass(
     for x, h, w, to_x, to_h in _parts(chunk, target, features, row_weights, to_target, to_features):
         outputs, pulled = room if x.shape[0] == size else _first_columns(room, x.shape[0])
         torch.addmm(bias.unsqueeze(1), weight, h.T, out=outputs)
-        losses.append(_turn(layout, outputs, pulled, x, to_x, w))
+        losses.append(_turn(layout, floor, outputs, pulled, x, to_x, w))
         torch.mm(pulled.T, weight, out=to_h)
         if len(losses) == 1:
             torch.mm(pulled, h, out=to_weight)
@@ -178,6 +204,7 @@ def _parts(chunk: int, *tensors: Tensor | None) -> Iterable[tuple[Any, ...]]:
 
 def _turn(
     layout: Layout,
+    floor: float,
     outputs: Tensor,
     pulled: Tensor,
     target: Tensor,
@@ -185,14 +212,27 @@ def _turn(
     weights: Tensor | None,
 ) -> Tensor:
     """Return the loss of outputs [P, b]; write its gradients to `pulled` and `to_target`."""
+    slope = _lift(layout.log_diagonals(outputs), floor) if floor else None
     module: Any = choose(target)
-    if module is native:
-        return native.from_outputs(outputs, pulled, target, to_target, layout, weights)
     loss: Tensor
-    loss, gradients = module.total(
-        target, *layout.split(outputs.T), weights=weights, to_target=to_target is not None
-    )
-    for buffer, gradient in zip((to_target, *layout.split(pulled.T)), gradients, strict=True):
-        if buffer is not None:
-            buffer.copy_(gradient)
+    if module is native:
+        loss = native.from_outputs(outputs, pulled, target, to_target, layout, weights)
+    else:
+        loss, gradients = module.total(
+            target, *layout.split(outputs.T), weights=weights, to_target=to_target is not None
+        )
+        for buffer, gradient in zip((to_target, *layout.split(pulled.T)), gradients, strict=True):
+            if buffer is not None:
+                buffer.copy_(gradient)
+    if slope is not None:
+        layout.log_diagonals(pulled).mul_(slope)
     return loss
+
+
+def _lift(log_diagonal: Tensor, floor: float) -> Tensor:
+    """Add `floor` to the scales exp(−u), in place; return the derivative of the new u."""
+    # No scale beyond e⁸⁰: its exponential would be infinite in float32.
+    scale = log_diagonal.neg().clamp_(max=80.0).exp_()
+    raised = scale + floor
+    torch.log(raised, out=log_diagonal).neg_()
+    return scale.div_(raised)
