@@ -7,6 +7,7 @@ logits, means, factors, as far as a function takes them.
 from condens.functional.implicit import conditional_cdfs
 from condens.functional.losses import nll, report_printed_form, uniform_bound, weighted_bound
 from condens.functional.mixture import component_log_prob, log_prob, responsibilities
+from condens.functional.partial import partial_log_prob
 from condens.functional.sampling import rsample, sample
 from condens.functional.scores import crps
 from condens.functional.triangular import (
@@ -31,6 +32,7 @@ __all__ = [
     "nll",
     "pack",
     "packed_size",
+    "partial_log_prob",
     "report_printed_form",
     "responsibilities",
     "rsample",
