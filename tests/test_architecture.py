@@ -19,6 +19,7 @@ LAYERS = {
     "gaussians": (2, {"torch"}),
     "batched": (2, {"torch"}),
     "distribution": (2, {"torch"}),
+    "nn": (3, {"torch"}),
     "__init__": (9, set()),
 }
 

@@ -1,0 +1,18 @@
+"""Networks that predict mixtures: backbones, heads, and the two together."""
+
+from condens.nn.backbone import MLP
+from condens.nn.head import HEADS, DiagonalHead, FullHead, Head, IsotropicHead, TiedHead
+from condens.nn.network import MixtureNetwork
+from condens.nn.scaling import Standardiser
+
+__all__ = [
+    "HEADS",
+    "MLP",
+    "DiagonalHead",
+    "FullHead",
+    "Head",
+    "IsotropicHead",
+    "MixtureNetwork",
+    "Standardiser",
+    "TiedHead",
+]

@@ -1,0 +1,74 @@
+"""Networks from a condition to features.
+
+Any module that maps a batch of conditions to features [b, F] will do; `MLP` is for vectors.
+"""
+
+from collections.abc import Callable
+
+from torch import Tensor, nn
+
+from condens.errors import ArgumentError, message
+
+ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
+    "silu": nn.SiLU,
+    "relu": nn.ReLU,
+    "tanh": nn.Tanh,
+    "gelu": nn.GELU,
+}
+
+
+class MLP(nn.Module):
+    """A linear layer, then residual blocks h ← h + dropout(act(W·norm(h) + b)).
+
+    Args:
+        inputs: features of the condition, C.
+        width: of every layer, and of the features that come out.
+        depth: number of layers.
+        activation: one of `silu`, `relu`, `tanh`, `gelu`.
+        normalise: put a `LayerNorm` before the linear map of every block.
+        dropout: share of a block's outputs set to zero in training.
+
+    Shapes: [b, C] → [b, width].
+
+    >>> import torch
+    >>> MLP(3, width=16)(torch.zeros(5, 3)).shape
+    torch.Size([5, 16])
+    """
+
+    def __init__(
+        self,
+        inputs: int,
+        width: int = 128,
+        depth: int = 2,
+        *,
+        activation: str = "silu",
+        normalise: bool = False,
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__()
+        if activation not in ACTIVATIONS:
+            remedy = f"Choose one of {', '.join(ACTIVATIONS)}."
+            raise ArgumentError(
+                message("activation", f"is {activation!r}", "it names no activation", remedy)
+            )
+        act = ACTIVATIONS[activation]
+        blocks = [_Block(width, act(), normalise, dropout) for _ in range(depth - 1)]
+        self.layers = nn.Sequential(nn.Linear(inputs, width), act(), *blocks)
+        self.features = width
+
+    def forward(self, condition: Tensor) -> Tensor:
+        """Return features."""
+        features: Tensor = self.layers(condition)
+        return features
+
+
+class _Block(nn.Module):
+    def __init__(self, width: int, activation: nn.Module, normalise: bool, dropout: float) -> None:
+        super().__init__()
+        before = [nn.LayerNorm(width)] if normalise else []
+        after = [nn.Dropout(dropout)] if dropout else []
+        self.change = nn.Sequential(*before, nn.Linear(width, width), activation, *after)
+
+    def forward(self, features: Tensor) -> Tensor:
+        changed: Tensor = self.change(features)
+        return features + changed

@@ -1,0 +1,211 @@
+"""From features to a mixture: one class for each structure of the covariances.
+
+A head is a linear layer and the meaning of its outputs. Every scale has a floor inside the
+factor, σ = floor + exp(−u), so that the density stays normalised and bounded.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from condens.distribution import GaussianMixture
+from condens.functional.algebra import Parameters
+from condens.functional.partial import partial_log_prob
+from condens.functional.triangular import packed_size, with_floor
+from condens.kernels import linear_nll, weighted_nll
+from condens.kernels.head import Layout
+from condens.kernels.passes import weighted_sum
+from condens.nn.start import Start
+
+# In units of the standardised targets.
+FLOOR = 1e-3
+# Size of the first outputs' dependence on the features: small, so that the start decides.
+GAIN = 0.1
+
+
+class Head(nn.Module, ABC):
+    """Maps features [b, F] to mixtures of K components over D dimensions.
+
+    Args:
+        features: F.
+        dimensions: D.
+        components: K.
+        floor: added to every scale, in units of the standardised target.
+    """
+
+    structure: ClassVar[str]
+
+    def __init__(
+        self, features: int, dimensions: int, components: int = 10, *, floor: float = FLOOR
+    ) -> None:
+        super().__init__()
+        self.dimensions, self.components, self.floor = dimensions, components, floor
+        self.linear = nn.Linear(features, components * (1 + dimensions) + self._scale_outputs)
+        with torch.no_grad():
+            self.linear.weight.mul_(GAIN)
+            self.linear.bias.zero_()
+
+    @property
+    @abstractmethod
+    def _scale_outputs(self) -> int:
+        """How many outputs describe the covariances; they follow the logits and the means."""
+
+    @abstractmethod
+    def _factors_of(self, outputs: Tensor) -> Tensor:
+        """Return packed factors [..., K, T] from the last outputs [..., S], floor included."""
+
+    @abstractmethod
+    def _scales_from(self, start: Start) -> Tensor:
+        """Return the outputs [S] that describe the covariances of a start best."""
+
+    def parameters_of(self, features: Tensor) -> Parameters:
+        """Return logits [..., K], means [..., K, D] and factors [..., K, T]."""
+        logits, means, scales = self._split(self.linear(features))
+        return Parameters(logits, means, self._factors_of(scales))
+
+    def forward(self, features: Tensor, names: Sequence[str] | None = None) -> GaussianMixture:
+        """Return the mixtures."""
+        parameters = self.parameters_of(features)
+        return GaussianMixture(*parameters, names=names, validate_args=False)
+
+    def nll(self, features: Tensor, target: Tensor, weights: Tensor | None = None) -> Tensor:
+        """Return Σ weights · −log p(target), the mean by default, by the fastest way there is.
+
+        Entries of the target that are NaN were not observed: such a row counts with the
+        exact marginal density of the others.
+        """
+        gaps = target.isnan().any(-1)
+        if not bool(gaps.any()):
+            return self._complete_nll(features, target, weights)
+        if weights is None:
+            weights = target.new_full((len(target),), 1 / len(target))
+        whole = ~gaps
+        loss = self._partial_nll(features[gaps], target[gaps], weights[gaps])
+        if bool(whole.any()):
+            loss = loss + self._complete_nll(features[whole], target[whole], weights[whole])
+        return loss
+
+    def _complete_nll(self, features: Tensor, target: Tensor, weights: Tensor | None) -> Tensor:
+        """Return the loss of rows that have every entry."""
+        return weighted_nll(target, *self.parameters_of(features), weights)
+
+    def _partial_nll(self, features: Tensor, target: Tensor, weights: Tensor) -> Tensor:
+        """Return the loss of rows that lack entries."""
+        density = partial_log_prob(target, *self.parameters_of(features))
+        return weighted_sum(-density, weights)
+
+    @torch.no_grad()
+    def start_from(self, start: Start) -> None:
+        """Begin at these components, with equal weights, whatever the features."""
+        logits = torch.zeros(self.components, dtype=start.means.dtype)
+        bias = torch.cat([logits, start.means.flatten(), self._scales_from(start)])
+        self.linear.bias.copy_(bias)
+
+    def _split(self, outputs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        first, second = self.components, self.components * (1 + self.dimensions)
+        means = outputs[..., first:second].unflatten(-1, (self.components, self.dimensions))
+        return outputs[..., :first], means, outputs[..., second:]
+
+    def _below_floor(self, log_diagonal: Tensor) -> Tensor:
+        """Return the u with floor + exp(−u) = exp(−log_diagonal), as far as there is one."""
+        rest = (-log_diagonal).exp() - self.floor
+        return -rest.clamp(min=0.1 * self.floor).log() if self.floor else log_diagonal
+
+
+class _Packed(Head):
+    """A factor for each component, as the fused loss reads it."""
+
+    @property
+    def _layout(self) -> Layout:
+        """Where the parameters lie among the outputs."""
+        return Layout.of(self.components, self.dimensions, self.structure)
+
+    @property
+    def _scale_outputs(self) -> int:
+        return self.components * self._layout.packed
+
+    def _factors_of(self, outputs: Tensor) -> Tensor:
+        factors = outputs.unflatten(-1, (self.components, self._layout.packed))
+        return with_floor(factors, self.dimensions, self.floor)
+
+    def _scales_from(self, start: Start) -> Tensor:
+        diagonal = self._below_floor(start.factors[:, : self.dimensions])
+        strict = start.factors[:, self.dimensions : self._layout.packed]
+        return torch.cat([diagonal, strict], -1).flatten()
+
+    def _complete_nll(self, features: Tensor, target: Tensor, weights: Tensor | None) -> Tensor:
+        return linear_nll(
+            features,
+            self.linear.weight,
+            self.linear.bias,
+            target,
+            self.components,
+            weights,
+            floor=self.floor,
+        )
+
+
+class FullHead(_Packed):
+    """Every component has a full covariance of its own."""
+
+    structure = "full"
+
+
+class DiagonalHead(_Packed):
+    """Every component has independent dimensions."""
+
+    structure = "diagonal"
+
+    def _scales_from(self, start: Start) -> Tensor:
+        return self._below_floor(_marginal_log_diagonals(start)).flatten()
+
+
+class IsotropicHead(Head):
+    """Every component has one scale for all dimensions."""
+
+    structure = "isotropic"
+
+    @property
+    def _scale_outputs(self) -> int:
+        return self.components
+
+    def _factors_of(self, outputs: Tensor) -> Tensor:
+        lifted = with_floor(outputs.unsqueeze(-1), 1, self.floor)
+        return lifted.expand(*lifted.shape[:-1], self.dimensions)
+
+    def _scales_from(self, start: Start) -> Tensor:
+        return self._below_floor(_marginal_log_diagonals(start).mean(-1))
+
+
+class TiedHead(Head):
+    """One full covariance, which varies with the condition, for all components."""
+
+    structure = "tied"
+
+    @property
+    def _scale_outputs(self) -> int:
+        return packed_size(self.dimensions)
+
+    def _factors_of(self, outputs: Tensor) -> Tensor:
+        lifted = with_floor(outputs, self.dimensions, self.floor).unsqueeze(-2)
+        return lifted.expand(*lifted.shape[:-2], self.components, -1)
+
+    def _scales_from(self, start: Start) -> Tensor:
+        mean = start.factors.mean(0)
+        diagonal = self._below_floor(mean[: self.dimensions])
+        return torch.cat([diagonal, mean[self.dimensions :]])
+
+
+def _marginal_log_diagonals(start: Start) -> Tensor:
+    """Return −log of the standard deviations of a start's components [K, D]."""
+    means, factors = start
+    mixture = GaussianMixture(torch.zeros(len(means), 1), means.unsqueeze(1), factors.unsqueeze(1))
+    return -mixture.variance.sqrt().log()
+
+
+HEADS: dict[str, type[Head]] = {
+    head.structure: head for head in (FullHead, DiagonalHead, IsotropicHead, TiedHead)
+}

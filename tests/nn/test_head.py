@@ -1,0 +1,129 @@
+"""Laws of every head in the registry, and what each structure means."""
+
+import pytest
+import torch
+from torch.testing import assert_close
+
+from condens.functional import log_prob, partial_log_prob
+from condens.nn import HEADS, DiagonalHead, FullHead, IsotropicHead, TiedHead
+from condens.nn.start import spread
+
+torch.manual_seed(0)
+
+
+def make(structure, features=6, dimensions=3, components=4, floor=0.05, **options):
+    head = HEADS[structure](features, dimensions, components, floor=floor, **options).double()
+    for parameter in head.parameters():
+        torch.nn.init.normal_(parameter, std=0.4)
+    return head
+
+
+def data(rows=20, features=6, dimensions=3):
+    return (
+        torch.randn(rows, features, dtype=torch.float64),
+        torch.randn(rows, dimensions, dtype=torch.float64),
+    )
+
+
+@pytest.mark.parametrize("structure", HEADS)
+class TestEveryHead:
+    def test_both_doors_give_the_same_loss_and_gradients(self, structure):
+        head, (features, target) = make(structure), data()
+        features.requires_grad_()
+        weights = torch.rand(20, dtype=torch.float64)
+        tensors = [features, *head.parameters()]
+        for given, reduce in ((None, torch.mean), (weights, lambda t: (t * weights).sum())):
+            fast = head.nll(features, target, given)
+            plain = reduce(-head(features).log_prob(target))
+            assert_close(fast, plain, rtol=1e-10, atol=1e-10)
+            assert_close(
+                torch.autograd.grad(fast, tensors),
+                torch.autograd.grad(plain, tensors),
+                rtol=1e-8,
+                atol=1e-10,
+            )
+
+    def test_missing_entries_count_with_the_marginal(self, structure):
+        head, (features, target) = make(structure), data()
+        target[3, 1] = target[5, :2] = target[7] = torch.nan
+        weights = torch.rand(20, dtype=torch.float64)
+        mixture = head(features)
+        each = torch.stack(
+            [
+                mixture[row].marginal(dims).log_prob(target[row, dims]) if dims else torch.zeros(())
+                for row in range(20)
+                for dims in [(~target[row].isnan()).nonzero().flatten().tolist()]
+            ]
+        )
+        assert_close(head.nll(features, target, weights), -(each * weights).sum())
+        assert_close(head.nll(features, target), -each.mean())
+
+    def test_no_scale_is_below_the_floor(self, structure):
+        head, (features, _) = make(structure), data()
+        with torch.no_grad():
+            head.linear.bias += 30.0
+        head.eval()
+        mixture = head(features)
+        variances = torch.linalg.inv(torch.linalg.inv(mixture.covariance_matrices))
+        # The standard deviation given everything after it, in the factor's order.
+        assert (mixture.factors[..., :3] <= -torch.tensor(0.05).log() + 1e-9).all()
+        assert variances.isfinite().all()
+
+    def test_the_density_integrates_to_one(self, structure):
+        head = make(structure, dimensions=1)
+        features, _ = data(3)
+        grid = torch.linspace(-60, 60, 200_001, dtype=torch.float64)
+        density = head(features[:, None]).log_prob(grid[:, None].expand(3, -1, 1)).exp()
+        assert_close(torch.trapezoid(density, grid), torch.ones(3, dtype=torch.float64))
+
+    def test_starts_where_the_targets_are(self, structure):
+        generator = torch.Generator().manual_seed(0)
+        centres = torch.tensor([[-3.0, 0.0], [3.0, 1.0], [0.0, 4.0]], dtype=torch.float64)
+        noise = torch.randn(3, 400, 2, dtype=torch.float64, generator=generator)
+        target = (centres[:, None] + 0.3 * noise).flatten(0, 1)
+        head = make(structure, dimensions=2, components=3, floor=1e-3)
+        torch.nn.init.zeros_(head.linear.weight)
+        head.start_from(spread(target, 3, floor=1e-3, generator=generator))
+        mixture = head(torch.zeros(1, 6, dtype=torch.float64))
+        found = mixture.means[0][mixture.means[0, :, 0].argsort()]
+        assert_close(found, centres[centres[:, 0].argsort()], atol=0.1, rtol=0)
+        assert_close(mixture.weights, torch.full((1, 3), 1 / 3, dtype=torch.float64))
+        scales = mixture.covariance_matrices.diagonal(dim1=-2, dim2=-1).sqrt()
+        assert ((scales > 0.2) & (scales < 0.6)).all()
+
+    def test_batch_shapes_are_kept(self, structure):
+        head = make(structure)
+        assert head(torch.zeros(2, 5, 6, dtype=torch.float64)).batch_shape == (2, 5)
+
+
+def test_structures_are_what_they_say():
+    features, _ = data(5)
+    full, diagonal, isotropic, tied = (
+        make(structure)(features) for structure in ("full", "diagonal", "isotropic", "tied")
+    )
+    off = ~torch.eye(3, dtype=torch.bool)
+    assert (full.covariance_matrices[..., off].abs() > 1e-6).any()
+    assert (diagonal.covariance_matrices[..., off] == 0).all()
+    spread_out = isotropic.covariance_matrices.diagonal(dim1=-2, dim2=-1)
+    assert_close(spread_out, spread_out[..., :1].expand_as(spread_out))
+    shared = tied.covariance_matrices
+    assert_close(shared, shared[:, :1].expand_as(shared))
+    assert (shared[:, 0, 0, 1] != 0).all()
+
+
+@pytest.mark.parametrize(
+    ("head", "scales"), [(FullHead, 150), (DiagonalHead, 50), (IsotropicHead, 10), (TiedHead, 15)]
+)
+def test_number_of_outputs(head, scales):
+    assert head(4, 5, 10).linear.out_features == 10 + 50 + scales
+
+
+def test_partial_density_is_what_layer_1_says():
+    head, (features, target) = make("full"), data()
+    target[::2, 1] = torch.nan
+    parameters = head.parameters_of(features)
+    assert_close(head.nll(features, target), -partial_log_prob(target, *parameters).mean())
+    whole = target[1::2]
+    assert_close(
+        head.nll(features[1::2], whole), -log_prob(whole, *(p[1::2] for p in parameters)).mean()
+    )
