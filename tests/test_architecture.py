@@ -20,6 +20,8 @@ LAYERS = {
     "batched": (2, {"torch"}),
     "distribution": (2, {"torch"}),
     "nn": (3, {"torch"}),
+    "data": (4, {"torch", "numpy"}),
+    "training": (4, {"torch", "safetensors", "matplotlib"}),
     "__init__": (9, set()),
 }
 

@@ -37,6 +37,14 @@ class NoClosedFormError(CondensError):
     """An exact answer was asked for where only an estimate exists."""
 
 
+class TrainingError(CondensError):
+    """Training cannot go on: the loss or its gradient stays NaN or infinite."""
+
+
+class RunDirectoryError(CondensError):
+    """A run directory that is in use, damaged, or of another run."""
+
+
 def message(argument: str, came: str, expected: str, remedy: str) -> str:
     """Build the text of an error.
 

@@ -66,6 +66,11 @@ class Head(nn.Module, ABC):
         logits, means, scales = self._split(self.linear(features))
         return Parameters(logits, means, self._factors_of(scales))
 
+    def logits_of(self, features: Tensor) -> Tensor:
+        """Return the logits of the weights alone [..., K]."""
+        weight, bias = self.linear.weight[: self.components], self.linear.bias[: self.components]
+        return nn.functional.linear(features, weight, bias)
+
     def forward(self, features: Tensor, names: Sequence[str] | None = None) -> GaussianMixture:
         """Return the mixtures."""
         parameters = self.parameters_of(features)

@@ -1,0 +1,115 @@
+"""Conditions, targets and weights of the same rows, in memory."""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from condens.errors import ArgumentError, NotFiniteError, ShapeError, message
+
+
+class Rows(NamedTuple):
+    """What a network is trained on, row by row.
+
+    Fields:
+        condition: [n, C], or whatever the backbone reads with the rows as first axis.
+        target: [n, D]; an entry that is NaN was not observed.
+        weights: [n], not negative; None where every row counts once.
+
+    >>> Rows.of([[0.0], [1.0]], [[1.0, float("nan")], [2.0, 3.0]]).target.shape
+    torch.Size([2, 2])
+    """
+
+    condition: Tensor
+    target: Tensor
+    weights: Tensor | None = None
+
+    @classmethod
+    def of(cls, condition: Any, target: Any, weights: Any = None) -> "Rows":
+        """Return checked rows from tensors, arrays or lists; a flat target is one column."""
+        condition, target = _tensor(condition), _tensor(target)
+        if condition.dim() == 1:
+            condition = condition.unsqueeze(1)
+        if target.dim() == 1:
+            target = target.unsqueeze(1)
+        if not target.is_floating_point():
+            target = target.double()
+        if target.dim() != 2:
+            came, expected = f"has shape {list(target.shape)}", "[rows, targets] was expected"
+            raise ShapeError(message("target", came, expected, "Pass one column for each target."))
+        if len(condition) != len(target):
+            came, expected = f"has {len(target)} rows", f"condition has {len(condition)}"
+            raise ShapeError(message("target", came, expected, "Pass one row for each."))
+        if not len(target):
+            came, expected = "has no rows", "at least one is needed"
+            raise ShapeError(message("target", came, expected, "Pass some data."))
+        _check_finite(condition, target)
+        return cls(condition, target, None if weights is None else _weights(weights, target))
+
+    def __len__(self) -> int:  # rows, not fields
+        return self.target.shape[0]
+
+    def take(self, index: Tensor) -> "Rows":
+        """Return some of the rows, in this order."""
+        weights = None if self.weights is None else self.weights[index]
+        return Rows(self.condition[index], self.target[index], weights)
+
+    def observed(self) -> "Rows":
+        """Return the rows that tell something: a target observed, a weight that is not zero."""
+        useful = ~self.target.isnan().all(1)
+        if self.weights is not None:
+            useful &= self.weights > 0
+        if bool(useful.all()):
+            return self
+        if not bool(useful.any()):
+            came, expected = "has no row that counts", "at least one is needed"
+            remedy = "Pass rows with an observed target and a weight above zero."
+            raise ArgumentError(message("target", came, expected, remedy))
+        return self.take(useful.nonzero().flatten())
+
+    def split(self, share: float, seed: int) -> tuple["Rows", "Rows"]:
+        """Return the rest and a random share of the rows, at least one each if there are two."""
+        generator = torch.Generator().manual_seed(seed)
+        order = torch.randperm(len(self), generator=generator)
+        count = min(max(round(share * len(self)), 1), len(self) - 1)
+        return self.take(order[count:]), self.take(order[:count])
+
+
+def _tensor(values: Any) -> Tensor:
+    if isinstance(values, Tensor):
+        return values.detach()
+    array = np.asarray(values)
+    if array.dtype.kind not in "fiub":
+        came, expected = f"holds {array.dtype}", "numbers were expected"
+        raise ArgumentError(message("data", came, expected, "Encode text and dates as numbers."))
+    return torch.from_numpy(np.ascontiguousarray(array))
+
+
+def _weights(values: Any, target: Tensor) -> Tensor:
+    weights = _tensor(values).to(target.device, torch.float64)
+    if weights.shape != (len(target),):
+        came, expected = f"has shape {list(weights.shape)}", f"there are {len(target)} rows"
+        raise ShapeError(message("weights", came, expected, "Pass one weight a row."))
+    if not bool((weights.isfinite() & (weights >= 0)).all()):
+        row = int((~(weights.isfinite() & (weights >= 0))).nonzero()[0])
+        came = f"is {weights[row]:g} in row {row}"
+        expected = "finite numbers that are not negative were expected"
+        raise NotFiniteError(message("weights", came, expected, "Use zero to leave a row out."))
+    return weights
+
+
+def _check_finite(condition: Tensor, target: Tensor) -> None:
+    for name, values, bad, remedy in (
+        (
+            "condition",
+            condition,
+            ~condition.isfinite(),
+            "Drop such rows, or fill the entries and add a column that tells which were filled.",
+        ),
+        ("target", target, target.isinf(), "Drop the row, or mark the entry missing with NaN."),
+    ):
+        if bool(bad.any()):
+            place = [int(i) for i in bad.nonzero()[0]]
+            came = f"is {values[tuple(place)]:g} at {place}"
+            raise NotFiniteError(message(name, came, "finite numbers were expected", remedy))

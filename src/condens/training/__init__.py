@@ -1,0 +1,7 @@
+"""Training: one function, its settings, and what it reports."""
+
+from condens.training.history import Epoch, History
+from condens.training.loop import train
+from condens.training.settings import Settings
+
+__all__ = ["Epoch", "History", "Settings", "train"]

@@ -1,0 +1,117 @@
+"""Whether a mixture is any good: components used, alike, degenerate, rows left out."""
+
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from condens.functional.mixture import responsibilities
+from condens.functional.triangular import is_diagonal, unpack, whiten
+from condens.nn import MixtureNetwork
+
+ROWS = 256
+# Multiplications spent on condition numbers, an epoch.
+EFFORT = 300_000
+# A row beyond this quantile of every component is explained by none.
+_BEYOND = 4.753424  # Φ⁻¹(1 − 1e-6)
+
+
+class Diagnosis(NamedTuple):
+    """Numbers about the mixtures predicted for some rows.
+
+    Fields:
+        used: exp of the entropy of the mean responsibilities: how many components serve.
+        distinct: exp of the information a component has about its rows: 1 if all are alike.
+        condition_number: the largest of the covariances'.
+        unexplained: share of rows that lie beyond 1 − 10⁻⁶ of every component.
+        usage: mean responsibility of each component.
+    """
+
+    used: float
+    distinct: float
+    condition_number: float
+    unexplained: float
+    usage: list[float]
+
+
+@torch.no_grad()
+def diagnose(network: MixtureNetwork, condition: Tensor, target: Tensor) -> Diagnosis:
+    """Look at the mixtures of the first rows, which are standardised and in random order."""
+    complete = (~target.isnan().any(1)).nonzero().flatten()[:ROWS]
+    if not len(complete):
+        return Diagnosis(math.nan, math.nan, math.nan, math.nan, [])
+    parameters = network.head.parameters_of(network.features(condition[complete]))
+    x = target[complete]
+    shares = responsibilities(x, *parameters).double()
+    usage = shares.mean(0)
+    used = _entropy(usage)
+    distinct = used - _entropy(shares).mean()
+    offset = x.unsqueeze(-2) - parameters.means
+    distance = whiten(offset.double(), parameters.factors.double()).square().sum(-1).amin(-1)
+    return Diagnosis(
+        float(used.exp()),
+        float(distinct.clamp(min=0).exp()),
+        _largest_condition_number(parameters.factors, x.shape[1]),
+        float((distance > _chi_square(x.shape[1])).double().mean()),
+        usage.tolist(),
+    )
+
+
+def remedies(found: Diagnosis, components: int) -> list[tuple[str, str]]:
+    """Return (kind, advice) for everything that has gone bad."""
+    advice = []
+    if found.unexplained > 0.01:
+        advice.append(
+            (
+                "unexplained",
+                f"{found.unexplained:.1%} of the validation rows are explained by no component. "
+                "Use more components, a larger floor, more target_noise, or look for outliers.",
+            )
+        )
+    if found.condition_number > 1e10:
+        advice.append(
+            (
+                "degenerate",
+                f"A covariance has condition number {found.condition_number:.0e}: some targets "
+                "are almost functions of others. Drop them, or raise the floor or target_noise.",
+            )
+        )
+    if components > 1 and found.used > 1.5 and found.distinct < 1.02:
+        advice.append(
+            (
+                "alike",
+                f"All {components} components are alike: one would give the same density. Train "
+                "with start='data', without a bound, or with fewer components.",
+            )
+        )
+    if components > 2 and found.used < 1.1:
+        advice.append(
+            (
+                "collapsed",
+                f"Nearly all weight is on one of {components} components. If the target should "
+                "have several modes, train with start='data', a smaller learning_rate or some "
+                "entropy; else use fewer components.",
+            )
+        )
+    return advice
+
+
+def _entropy(shares: Tensor) -> Tensor:
+    return -torch.special.xlogy(shares, shares).sum(-1)
+
+
+def _chi_square(dimensions: int) -> float:
+    """Return the 1 − 10⁻⁶ quantile of χ², by Wilson and Hilferty's approximation."""
+    spread = 2 / (9 * dimensions)
+    return dimensions * (1 - spread + _BEYOND * math.sqrt(spread)) ** 3
+
+
+def _largest_condition_number(factors: Tensor, dimensions: int) -> float:
+    if is_diagonal(factors, dimensions):
+        logs = factors[..., :dimensions].double()
+        return float((2 * (logs.amax(-1) - logs.amin(-1))).amax().exp())
+    count = max(1, EFFORT // (factors.shape[-2] * dimensions**3))
+    upper = unpack(factors[:count].double(), dimensions)
+    values = torch.linalg.svdvals(upper)
+    return float((values[..., 0] / values[..., -1]).square().amax())

@@ -1,0 +1,47 @@
+"""What a step minimises."""
+
+import torch
+from torch import Tensor
+
+from condens.functional.losses import report_printed_form, uniform_bound, weighted_bound
+from condens.kernels.passes import weighted_sum
+from condens.nn import MixtureNetwork
+from condens.training.settings import Settings
+
+_BOUNDS = {
+    "weighted": weighted_bound,
+    "uniform": uniform_bound,
+    "printed": report_printed_form,
+}
+
+
+def objective(
+    network: MixtureNetwork,
+    settings: Settings,
+    epoch: int,
+    condition: Tensor,
+    target: Tensor,
+    weights: Tensor | None,
+) -> Tensor:
+    """Return the loss of a batch of standardised rows."""
+    with torch.autocast(condition.device.type, torch.bfloat16, enabled=settings.autocast):
+        features = network.features(condition)
+    if settings.bound is not None and epoch < settings.bound_epochs:
+        loss = _bound(network, settings.bound, features, target, weights)
+    else:
+        loss = network.head.nll(features, target, weights)
+    if settings.entropy:
+        log_shares = torch.log_softmax(network.head.logits_of(features), -1)
+        entropy = -(log_shares.exp() * log_shares).sum(-1)
+        loss = loss - settings.entropy * weighted_sum(entropy, weights)
+    return loss
+
+
+def _bound(
+    network: MixtureNetwork, name: str, features: Tensor, target: Tensor, weights: Tensor | None
+) -> Tensor:
+    """Return a Jensen bound over the complete rows; the others wait for the exact loss."""
+    whole = (~target.isnan().any(1)).nonzero().flatten()
+    parameters = network.head.parameters_of(features[whole])
+    each = _BOUNDS[name](target[whole], *parameters)
+    return weighted_sum(each, None if weights is None else weights[whole])
