@@ -1,7 +1,7 @@
 """Whether a mixture is any good: components used, alike, degenerate, rows left out."""
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -34,6 +34,16 @@ class Diagnosis(NamedTuple):
     unexplained: float
     usage: list[float]
 
+    def as_dict(self) -> dict[str, Any]:
+        """Return the numbers under the names they have in the history."""
+        return {
+            "used_components": self.used,
+            "distinct_components": self.distinct,
+            "largest_condition_number": self.condition_number,
+            "unexplained_share": self.unexplained,
+            "usage": self.usage,
+        }
+
 
 @torch.no_grad()
 def diagnose(network: MixtureNetwork, condition: Tensor, target: Tensor) -> Diagnosis:
@@ -58,41 +68,30 @@ def diagnose(network: MixtureNetwork, condition: Tensor, target: Tensor) -> Diag
     )
 
 
-def remedies(found: Diagnosis, components: int) -> list[tuple[str, str]]:
-    """Return (kind, advice) for everything that has gone bad."""
+def remedies(found: Diagnosis, components: int) -> list[str]:
+    """Return advice for everything that has gone bad."""
     advice = []
     if found.unexplained > 0.01:
         advice.append(
-            (
-                "unexplained",
-                f"{found.unexplained:.1%} of the validation rows are explained by no component. "
-                "Use more components, a larger floor, more target_noise, or look for outliers.",
-            )
+            f"{found.unexplained:.1%} of the validation rows are explained by no component. Use "
+            "more components, a larger floor or more target_noise, or look for outliers."
         )
     if found.condition_number > 1e10:
         advice.append(
-            (
-                "degenerate",
-                f"A covariance has condition number {found.condition_number:.0e}: some targets "
-                "are almost functions of others. Drop them, or raise the floor or target_noise.",
-            )
+            f"A covariance has condition number {found.condition_number:.0e}: some targets are "
+            "almost functions of others. Drop them, or raise the floor or target_noise."
         )
     if components > 1 and found.used > 1.5 and found.distinct < 1.02:
         advice.append(
-            (
-                "alike",
-                f"All {components} components are alike: one would give the same density. Train "
-                "with start='data', without a bound, or with fewer components.",
-            )
+            f"All {components} components are alike: one would give the same density. Use fewer "
+            "components; if the target should have several modes, train with start='data' and "
+            "without a bound."
         )
     if components > 2 and found.used < 1.1:
         advice.append(
-            (
-                "collapsed",
-                f"Nearly all weight is on one of {components} components. If the target should "
-                "have several modes, train with start='data', a smaller learning_rate or some "
-                "entropy; else use fewer components.",
-            )
+            f"Nearly all weight is on one of {components} components. Use fewer components; if "
+            "the target should have several modes, train with start='data', a smaller "
+            "learning_rate or some entropy."
         )
     return advice
 

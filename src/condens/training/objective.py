@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor
 
+from condens.data import Rows
 from condens.functional.losses import report_printed_form, uniform_bound, weighted_bound
 from condens.kernels.passes import weighted_sum
 from condens.nn import MixtureNetwork
@@ -15,15 +16,9 @@ _BOUNDS = {
 }
 
 
-def objective(
-    network: MixtureNetwork,
-    settings: Settings,
-    epoch: int,
-    condition: Tensor,
-    target: Tensor,
-    weights: Tensor | None,
-) -> Tensor:
+def objective(network: MixtureNetwork, settings: Settings, epoch: int, batch: Rows) -> Tensor:
     """Return the loss of a batch of standardised rows."""
+    condition, target, weights = batch
     with torch.autocast(condition.device.type, torch.bfloat16, enabled=settings.autocast):
         features = network.features(condition)
     if settings.bound is not None and epoch < settings.bound_epochs:

@@ -1,5 +1,7 @@
 """Everything a run needs to go on: weights, optimiser, averages, position, history."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -26,6 +28,7 @@ class State:
         self.optimiser = torch.optim.AdamW(
             groups, lr=settings.learning_rate, weight_decay=settings.weight_decay, fused=True
         )
+        self.averages = settings.average > 0
         self.average = [p.detach().clone() for p in self.parameters]
         self.best: Tensors = {}
         self.good: Tensors = {}
@@ -34,14 +37,13 @@ class State:
             "batch": 0,
             "step": 0,
             "loss": 0.0,
-            "weight": 0.0,
+            "rows": 0,
             "seconds": 0.0,
             "skipped": 0,
             "streak": 0,
             "restores": 0,
             "reduction": 1.0,
             "stalled": 0,
-            "told": [],
             "done": False,
         }
         self.history = History()
@@ -95,10 +97,19 @@ class State:
             self.average, self.parameters, 1 - min(decay, (1 + step) / (10 + step))
         )
 
-    def swap(self) -> None:
-        """Exchange the weights and their average, in place."""
-        for parameter, average in zip(self.parameters, self.average, strict=True):
-            parameter.data, average.data = average.data, parameter.data
+    @contextmanager
+    def averaged(self) -> Iterator[None]:
+        """Let the network have the averaged weights for a while."""
+        self._swap()
+        try:
+            yield
+        finally:
+            self._swap()
+
+    def _swap(self) -> None:
+        if self.averages:
+            for parameter, average in zip(self.parameters, self.average, strict=True):
+                parameter.data, average.data = average.data, parameter.data
 
     def _now(self) -> Tensors:
         held = {f"network.{name}": t for name, t in self.network.state_dict().items()}

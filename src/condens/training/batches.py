@@ -1,0 +1,79 @@
+"""Rows as the loop reads them: standardised once, shuffled by seed and epoch alone."""
+
+import hashlib
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from condens.data import Rows
+from condens.nn import MixtureNetwork
+from condens.training.settings import Settings
+
+
+class Batches:
+    """Standardised rows, and what their standardising took from the log-likelihood.
+
+    Weights have mean one, so that a batch of b rows counts w/b each.
+    """
+
+    def __init__(self, network: MixtureNetwork, rows: Rows) -> None:
+        shares = None if rows.weights is None else rows.weights / rows.weights.sum()
+        self.offset = float(network.log_scale(rows.target, shares))
+        self.rows = Rows(
+            network.standardise_condition(rows.condition),
+            network.standardise_target(rows.target),
+            None if shares is None else (shares * len(rows)).to(network.dtype),
+        )
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def in_order(self, size: int) -> Iterator[Rows]:
+        """Yield every row, `size` at a time."""
+        return _slices(self.rows, 0, size)
+
+    def shuffled(self, seed: int, epoch: int, start: int, size: int) -> Iterator[Rows]:
+        """Yield an epoch's batches from its batch number `start` on."""
+        # One gather for the epoch: a slice for each batch costs nothing.
+        generator = torch.Generator().manual_seed(_mixed(seed, epoch))
+        order = torch.randperm(len(self), generator=generator)
+        return _slices(self.rows.take(order), start * size, size)
+
+
+def _slices(rows: Rows, start: int, size: int) -> Iterator[Rows]:
+    for first in range(start, len(rows), size):
+        part = slice(first, first + size)
+        condition, target = rows.condition[part], rows.target[part]
+        weights = None if rows.weights is None else rows.weights[part] / len(target)
+        yield Rows(condition, target, weights)
+
+
+def _mixed(seed: int, epoch: int) -> int:
+    """Return a seed for an epoch that no other epoch of a nearby seed has."""
+    data = f"{seed} {epoch}".encode()
+    return int.from_bytes(hashlib.sha256(data).digest()[:7], "little")
+
+
+class Noise:
+    """Noise on the condition and the target of every batch; NaN stays NaN."""
+
+    def __init__(self, settings: Settings, rows: Rows) -> None:
+        columns = rows.target.shape[1]
+        if rows.condition.dim() == 2:
+            columns += rows.condition.shape[1]
+        # The bandwidth of a kernel density estimate of as many columns.
+        rule = 1.06 * len(rows) ** (-1 / (4 + columns))
+        given = (settings.condition_noise, settings.target_noise)
+        self.condition, self.target = (rule if n == "rule" else float(n) for n in given)
+
+    def add(self, batch: Rows) -> Rows:
+        """Return the batch with noise."""
+        condition = batch.condition
+        if condition.is_floating_point():
+            condition = _noisy(condition, self.condition)
+        return Rows(condition, _noisy(batch.target, self.target), batch.weights)
+
+
+def _noisy(values: Tensor, scale: float) -> Tensor:
+    return values + scale * torch.randn_like(values) if scale else values
