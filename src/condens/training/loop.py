@@ -16,7 +16,7 @@ from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
 from condens.data import Rows
 from condens.errors import TrainingError
-from condens.nn import MixtureNetwork
+from condens.nn import DensityNetwork
 from condens.training.batches import Batches, Noise
 from condens.training.checkpoint import RunDirectory
 from condens.training.diagnostics import diagnose, remedies
@@ -38,7 +38,7 @@ BLOCK = 4096
 
 
 def train(
-    network: MixtureNetwork,
+    network: DensityNetwork,
     data: Any,
     settings: Settings | None = None,
     *,
@@ -90,7 +90,7 @@ class _Loop:
 
     def __init__(
         self,
-        network: MixtureNetwork,
+        network: DensityNetwork,
         rows: Rows,
         validation: Rows | None,
         settings: Settings,
@@ -288,7 +288,7 @@ class _Loop:
         """Say what is bad about the network that is returned."""
         found = diagnose(self.network, *self.validation.rows[:2])
         self.history.warnings = []
-        for advice in remedies(found, self.network.head.components):
+        for advice in remedies(found):
             self.history.warnings.append(advice)
             warnings.warn(advice, stacklevel=4)
 
