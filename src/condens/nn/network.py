@@ -1,5 +1,6 @@
 """A backbone and a head: condition in, mixture out."""
 
+import copy
 from collections.abc import Sequence
 from typing import Self
 
@@ -87,3 +88,9 @@ class MixtureNetwork(DensityNetwork):
         """Place the components on standardised targets."""
         head = self.head
         head.start_from(spread(target, head.components, floor=head.floor, generator=generator))
+
+    def with_components(self, kept: Sequence[int]) -> "MixtureNetwork":
+        """Return a copy that has some of the components only."""
+        made = copy.deepcopy(self)
+        made.head = self.head.with_components(kept)
+        return made

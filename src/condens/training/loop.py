@@ -101,7 +101,7 @@ class _Loop:
         if validation is None and settings.validation_share and len(rows) > 1:
             rows, validation = rows.split(settings.validation_share, settings.seed)
         self.state = State(network, settings)
-        if not self._resume():
+        if not self._resume() and settings.start != "keep":
             generator = torch.Generator().manual_seed(settings.seed)
             network.prepare(
                 rows.condition, rows.target, generator=generator, from_data=settings.start == "data"
