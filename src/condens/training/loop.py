@@ -172,11 +172,12 @@ class _Loop:
         loss = objective(self.network, self.settings, position["epoch"], batch)
         loss.backward()
         size = get_total_norm([p.grad for p in state.parameters if p.grad is not None])
-        value = loss.item()
-        if not (math.isfinite(value) and math.isfinite(size.item())):
+        value, length = loss.item(), size.item()
+        if not (math.isfinite(value) and math.isfinite(length)):
             self._leave_out(value)
             return
-        clip_grads_with_norm_(state.parameters, self.settings.clip, size)
+        if length > self.settings.clip:
+            clip_grads_with_norm_(state.parameters, self.settings.clip, size)
         for group in state.optimiser.param_groups:
             group["lr"] = self._rate()
         state.optimiser.step()
