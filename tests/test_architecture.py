@@ -18,6 +18,7 @@ LAYERS = {
     "dimensions": (2, {"torch", "numpy"}),
     "gaussians": (2, {"torch"}),
     "batched": (2, {"torch"}),
+    "sampled": (2, {"torch"}),
     "distribution": (2, {"torch"}),
     "nn": (3, {"torch"}),
     "data": (4, {"torch", "numpy"}),

@@ -75,9 +75,7 @@ def test_a_uniform_number_on_a_bound_never_draws_a_component_without_weight(
     """Of five components, only the second and fourth have weight; the sum has lost a tenth."""
     cumulative = torch.tensor([0, 0.5, 0.5, 0.9, 0.9], dtype=torch.float64)
     uniform = torch.tensor([0, 0.52, 0.6, 1], dtype=torch.float64)
-    monkeypatch.setattr(
-        sampling, "_randomness", lambda *_: (cumulative, uniform, torch.zeros(4, 1))
-    )
+    monkeypatch.setattr(sampling, "randomness", lambda *_: (cumulative, uniform, torch.zeros(4, 1)))
     monkeypatch.setenv("CONDENS_KERNEL", implementation)
     means = torch.arange(5.0).unsqueeze(-1)
     draws = sample(torch.zeros(5), means, torch.zeros(5, 1), (4,))

@@ -31,7 +31,7 @@ def sample(
     Carries no gradient: `rsample` does. Shapes: → `[*shape, *batch, D]`.
     """
     logits, means, factors = (t.detach() for t in broadcast(logits, means, factors))
-    cumulative, uniform, noise = _randomness(logits, means, shape, generator)
+    cumulative, uniform, noise = randomness(logits, means, shape, generator)
     if choose(means) is native:
         native.draw(*_in_rows(noise, uniform, cumulative, means, factors))
     else:
@@ -57,14 +57,14 @@ def rsample(
     Shapes: → `[*shape, *batch, D]`.
     """
     logits, means, factors = broadcast(logits, means, factors)
-    cumulative, uniform, noise = _randomness(logits, means, shape, generator)
+    cumulative, uniform, noise = randomness(logits, means, shape, generator)
     draws = widen(noise)  # the density at a draw rounded to float32 is another one
     draws = _solve(*_in_rows(draws, uniform, cumulative, means.detach(), factors.detach()))
     draws = draws.reshape(*shape, *logits.shape[:-1], means.shape[-1])
     return attach_gradient(draws, torch.zeros_like(draws), logits, means, factors)
 
 
-def _randomness(
+def randomness(
     logits: Tensor, means: Tensor, shape: Sequence[int], generator: Generator | None
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return cumulative weights [*b, K], uniform [S, *b] in double, and noise [S, *b, D]."""
@@ -124,16 +124,21 @@ def _solve(
     return solved[:-1]
 
 
+def pick(uniform: Tensor, cumulative: Tensor) -> Tensor:
+    """Return the components that uniform numbers fall to. Shapes: [S, *b], [*b, K] → [S, *b]."""
+    total = cumulative[..., -1:]
+    levels = (uniform.movedim(0, -1) * total).contiguous()
+    index = torch.searchsorted(cumulative.contiguous(), levels, right=True)
+    # Rounding may reach the total itself; a component without weight is never drawn.
+    return torch.minimum(index, (cumulative < total).sum(-1, keepdim=True)).movedim(-1, 0)
+
+
 def _cells(uniform: Tensor, cumulative: Tensor) -> Tensor:
     """Return bK + k for a draw of component k of member b. Shapes: [S, B], [B, K] → [S·B]."""
     batch, components = cumulative.shape
-    total = cumulative[:, -1:]
-    index = torch.searchsorted(cumulative, (uniform.T * total).contiguous(), right=True)
-    # Rounding may reach the total itself; a component without weight is never drawn.
-    index = torch.minimum(index, (cumulative < total).sum(-1, keepdim=True))
-    cell = index + components * torch.arange(batch, device=index.device).unsqueeze(-1)
+    cell = pick(uniform, cumulative) + components * torch.arange(batch, device=uniform.device)
     # Sorting takes a pass for every byte.
-    return cell.T.flatten().to(torch.int32 if cumulative.numel() < 2**31 else torch.int64)
+    return cell.flatten().to(torch.int32 if cumulative.numel() < 2**31 else torch.int64)
 
 
 def _blocks(cell: Tensor, cells: int, width: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
