@@ -20,6 +20,7 @@ LAYERS = {
     "batched": (2, {"torch"}),
     "sampled": (2, {"torch"}),
     "distribution": (2, {"torch"}),
+    "low_rank": (2, {"torch"}),
     "nn": (3, {"torch"}),
     "data": (4, {"torch", "numpy"}),
     "training": (4, {"torch", "safetensors", "matplotlib"}),

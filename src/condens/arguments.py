@@ -10,6 +10,8 @@ import torch
 from torch import Tensor
 
 from condens.errors import ArgumentError, NotFiniteError, ShapeError, message
+from condens.functional.dtypes import widen
+from condens.functional.low_rank import largest_ratio
 
 
 def as_tensor(name: str, value: Any, like: Tensor | None = None) -> Tensor:
@@ -106,6 +108,32 @@ def check_log_scales(name: str, entry: str, log_scales: Tensor) -> None:
         expected = f"{log_scales.dtype} holds scales up to exp({largest:.4g})"
         remedy = "Standardise the target, or use float64."
         raise NotFiniteError(message(name, came, expected, remedy))
+
+
+def check_rank(loadings: Tensor) -> None:
+    """Check that there is at least one factor."""
+    if loadings.shape[-1] == 0:
+        came, expected = f"has shape {list(loadings.shape)}", "[..., K, D, r] needs r ≥ 1"
+        remedy = "For diagonal covariances, take GaussianMixture with −log_scales as factors."
+        raise ShapeError(message("loadings", came, expected, remedy))
+
+
+def check_loadings(log_scales: Tensor, loadings: Tensor) -> None:
+    """Check that loadings have squares in their dtype, and leave room for the scales' digits."""
+    largest = torch.finfo(loadings.dtype).max ** 0.5
+    log_scales, loadings = widen(log_scales.detach(), loadings.detach())
+    size = loadings.abs().amax(-1)
+    if size.numel() and float(size.max()) > largest:
+        came = f"has an entry of {float(size.max()):.4g} in absolute value"
+        expected = f"its dtype holds squares of up to {largest:.4g}"
+        remedy = "Standardise the target, or use float64."
+        raise NotFiniteError(message("loadings", came, expected, remedy))
+    ratio, bound = size * (-log_scales).exp(), largest_ratio(loadings.dtype)
+    if ratio.numel() and float(ratio.max()) > bound:
+        came = f"has an entry {float(ratio.max()):.2g} times its scale"
+        expected = f"beyond {bound:.2g} double precision does not resolve the two"
+        remedy = "Raise log_scales, for instance by a floor on the scales."
+        raise NotFiniteError(message("loadings", came, expected, remedy))
 
 
 def check_finite(name: str, tensor: Tensor, remedy: str) -> None:
