@@ -97,6 +97,9 @@ class _Loop:
         directory: RunDirectory | None,
     ) -> None:
         self.network, self.settings, self.directory = network, settings, directory
+        for part in (rows, validation):
+            if part is not None:
+                network.check(part.condition, part.target)
         self.identity = {} if directory is None else identity(settings, rows, validation)
         if validation is None and settings.validation_share and len(rows) > 1:
             rows, validation = rows.split(settings.validation_share, settings.seed)
