@@ -100,7 +100,7 @@ class _Loop:
         for part in (rows, validation):
             if part is not None:
                 network.check(part.condition, part.target)
-        self.identity = {} if directory is None else identity(settings, rows, validation)
+        self.identity = {} if directory is None else identity(network, settings, rows, validation)
         if validation is None and settings.validation_share and len(rows) > 1:
             rows, validation = rows.split(settings.validation_share, settings.seed)
         self.state = State(network, settings)
@@ -110,6 +110,8 @@ class _Loop:
                 rows.condition, rows.target, generator=generator, from_data=settings.start == "data"
             )
             self.state = State(network, settings)
+        if directory is not None:
+            directory.begin_log(vars(epoch) for epoch in self.history.epochs)
         self.batches = Batches(network, rows)
         self.validation = self.batches if validation is None else Batches(network, validation)
         self.noise = Noise(settings, self.batches.rows)
