@@ -25,7 +25,8 @@ PATIENCE = 60.0
 def process(function, *arguments):
     """Run a function of this file in another process; kill it in the end."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["condens.training"])
+    # The second is what torch imports when the first optimiser is made.
+    context.set_forkserver_preload(["condens.training", "torch._dynamo"])
     started = context.Process(target=function, args=arguments)
     started.start()
     try:

@@ -112,5 +112,8 @@ def _largest_condition_number(factors: Tensor, dimensions: int) -> float:
         return float((2 * (logs.amax(-1) - logs.amin(-1))).amax().exp())
     count = max(1, EFFORT // (factors.shape[-2] * dimensions**3))
     upper = unpack(factors[:count].double(), dimensions)
+    # What has diverged has no singular values, and torch would raise.
+    if not bool(upper.isfinite().all()):
+        return math.inf
     values = torch.linalg.svdvals(upper)
     return float((values[..., 0] / values[..., -1]).square().amax())

@@ -128,6 +128,7 @@ class _Loop:
         try:
             if not self.state.best:
                 self._consider(-1, self._validate())
+            finished = position["done"]
             while not position["done"] and not self.interrupted.is_set():
                 epoch = self._epoch()
                 if epoch is None:
@@ -139,7 +140,8 @@ class _Loop:
                     line.show(epoch)
             if not position["done"]:
                 self.history.stopped = "interrupted"
-            self._save()
+            if not finished:
+                self._save()
         finally:
             if self.state.best:
                 self.network.load_state_dict(self.state.best)
@@ -155,7 +157,7 @@ class _Loop:
         """Go through the rest of an epoch; return it, or None where it was interrupted."""
         position, began = self.state.position, time.monotonic()
         spent, size = position["seconds"], self.settings.batch_size
-        if not position["batch"]:
+        if not position["batch"] and self._sound():
             self.state.keep_good()
         self.network.train()
         for batch in self.batches.shuffled(
@@ -169,6 +171,10 @@ class _Loop:
             if self.interrupted.is_set():
                 return None
         return self._close_epoch()
+
+    def _sound(self) -> bool:
+        """Whether the last epoch, if any, left weights worth returning to."""
+        return not self.history.epochs or math.isfinite(self.history.epochs[-1].validation_nll)
 
     def _step(self, batch: Rows) -> None:
         """Take a step, or leave it out where its numbers are not finite."""
