@@ -7,7 +7,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from typing import Any, NoReturn
 
 import torch
@@ -33,6 +33,8 @@ TRIES = 5
 # How often they go back, each time with this fraction of the rate, before training gives up.
 RETURNS = 5
 SLOWER = 0.3
+# What torch raises where a covariance is not finite, or singular to all digits.
+DIVERGED: type[RuntimeError] = torch.linalg.LinAlgError  # type: ignore[attr-defined]
 # Rows validated at a time.
 BLOCK = 4096
 
@@ -180,7 +182,11 @@ class _Loop:
         """Take a step, or leave it out where its numbers are not finite."""
         position, state = self.state.position, self.state
         state.optimiser.zero_grad()
-        loss = objective(self.network, self.settings, position["epoch"], batch)
+        try:
+            loss = objective(self.network, self.settings, position["epoch"], batch)
+        except DIVERGED:
+            self._leave_out(math.nan)
+            return
         loss.backward()
         size = get_total_norm([p.grad for p in state.parameters if p.grad is not None])
         value = loss.item()
@@ -242,10 +248,11 @@ class _Loop:
         """Return the loss of the averaged weights on the validation rows, in own units."""
         self.network.eval()
         total = 0.0
-        with self.state.averaged():
+        with self.state.averaged(), suppress(DIVERGED):
             for batch in self.validation.in_order(BLOCK):
                 total += float(self.network.loss(*batch)) * len(batch)
-        return total / len(self.validation) + self.validation.offset
+            return total / len(self.validation) + self.validation.offset
+        return math.nan
 
     def _consider(self, number: int, loss: float) -> None:
         """Keep the averaged weights if they are the best, and count the epochs since."""
