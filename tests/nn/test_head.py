@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
+from condens.errors import ArgumentError
 from condens.functional import log_prob, partial_log_prob
 from condens.nn import HEADS, DiagonalHead, FullHead, IsotropicHead, TiedHead
 from condens.nn.start import spread
@@ -127,3 +128,19 @@ def test_partial_density_is_what_layer_1_says():
     assert_close(
         head.nll(features[1::2], whole), -log_prob(whole, *(p[1::2] for p in parameters)).mean()
     )
+
+
+@pytest.mark.parametrize("structure", HEADS)
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"components": 0}, "components is 0, but at least 1 was expected. Change it."),
+        ({"dimensions": 0}, "dimensions is 0, but at least 1 was expected. Change it."),
+        ({"floor": -1e-3}, "floor is -0.001, but at least 0 was expected. Change it."),
+        ({"floor": float("nan")}, "floor is nan, but at least 0 was expected. Change it."),
+    ],
+)
+def test_impossible_options_are_named(structure, options, text):
+    with pytest.raises(ArgumentError) as raised:
+        HEADS[structure](4, **{"dimensions": 2, **options})
+    assert str(raised.value) == text

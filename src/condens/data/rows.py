@@ -4,6 +4,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from condens.errors import ArgumentError, NotFiniteError, ShapeError, message
@@ -28,7 +29,7 @@ class Rows(NamedTuple):
     @classmethod
     def of(cls, condition: Any, target: Any, weights: Any = None) -> "Rows":
         """Return checked rows from tensors, arrays or lists; a flat target is one column."""
-        condition, target = _tensor(condition), _tensor(target)
+        condition, target = _tensor(condition, "condition"), _tensor(target, "target")
         if condition.dim() == 1:
             condition = condition.unsqueeze(1)
         if target.dim() == 1:
@@ -76,18 +77,35 @@ class Rows(NamedTuple):
         return self.take(order[count:]), self.take(order[:count])
 
 
-def _tensor(values: Any) -> Tensor:
-    if isinstance(values, Tensor):
-        return values.detach()
-    array = np.asarray(values)
+def _tensor(values: Any, name: str) -> Tensor:
+    if not isinstance(values, Tensor):
+        values = torch.from_numpy(_array(values, name))
+    elif values.is_complex():
+        raise _no_numbers(name, values.dtype)
+    values = values.detach()
+    return values if values.dim() else values.unsqueeze(0)
+
+
+def _array(values: Any, name: str) -> NDArray[Any]:
+    try:
+        array = np.asarray(values)
+    except ValueError as error:
+        came, expected = "has rows of different lengths", "a table was expected"
+        raise ShapeError(message(name, came, expected, "Make every row as long.")) from error
     if array.dtype.kind not in "fiub":
-        came, expected = f"holds {array.dtype}", "numbers were expected"
-        raise ArgumentError(message("data", came, expected, "Encode text and dates as numbers."))
-    return torch.from_numpy(np.ascontiguousarray(array))
+        raise _no_numbers(name, array.dtype)
+    # torch takes the native byte order, no long doubles, and nothing that may not be written.
+    native = np.dtype(np.float64) if array.dtype.itemsize > 8 else array.dtype.newbyteorder("=")
+    return np.require(array, native, ["C", "W"])
+
+
+def _no_numbers(name: str, dtype: object) -> ArgumentError:
+    came, expected = f"holds {dtype}", "real numbers were expected"
+    return ArgumentError(message(name, came, expected, "Encode text and dates as numbers."))
 
 
 def _weights(values: Any, target: Tensor) -> Tensor:
-    weights = _tensor(values).to(target.device, torch.float64)
+    weights = _tensor(values, "weights").to(target.device, torch.float64)
     if weights.shape != (len(target),):
         came, expected = f"has shape {list(weights.shape)}", f"there are {len(target)} rows"
         raise ShapeError(message("weights", came, expected, "Pass one weight a row."))

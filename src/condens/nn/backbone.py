@@ -51,6 +51,13 @@ class MLP(nn.Module):
             raise ArgumentError(
                 message("activation", f"is {activation!r}", "it names no activation", remedy)
             )
+        for name, size in (("inputs", inputs), ("width", width), ("depth", depth)):
+            if size < 1:
+                came, expected = f"is {size}", "at least 1 was expected"
+                raise ArgumentError(message(name, came, expected, "Change it."))
+        if not 0 <= dropout < 1:
+            came, expected = f"is {dropout}", "a share from 0 to below 1 was expected"
+            raise ArgumentError(message("dropout", came, expected, "Change it."))
         act = ACTIVATIONS[activation]
         blocks = [_Block(width, act(), normalise, dropout) for _ in range(depth - 1)]
         self.layers = nn.Sequential(nn.Linear(inputs, width), act(), *blocks)

@@ -70,16 +70,17 @@ class DensityNetwork(nn.Module, ABC):
         Entries of the target that are NaN were not observed. Shapes: target [b, D],
         weights [b] → [].
         """
-        self._check(condition, target)
+        self.check(condition, target)
         loss = self.loss(
             self.standardise_condition(condition), self.standardise_target(target), weights
         )
         return loss + self.log_scale(target, weights)
 
     def standardise_condition(self, condition: Tensor) -> Tensor:
-        """Return what the backbone reads."""
+        """Return what the backbone reads; whole numbers (tokens, …) stay whole."""
         if self.condition_scaling is None:
-            return condition
+            return condition.to(self.dtype) if condition.is_floating_point() else condition
+        self._check_columns(condition)
         return self.condition_scaling(condition).to(self.dtype)
 
     def standardise_target(self, target: Tensor) -> Tensor:
@@ -106,7 +107,7 @@ class DensityNetwork(nn.Module, ABC):
         With `from_data=False` only the scales: every component starts as the same standard
         normal, as in the report.
         """
-        self._check(condition, target)
+        self.check(condition, target)
         if self.condition_scaling is not None:
             self.condition_scaling.fit(condition, "condition")
         self.target_scaling.fit(target, "target")
@@ -116,7 +117,8 @@ class DensityNetwork(nn.Module, ABC):
             self.start(self.target_scaling(target).cpu(), generator)
         return self
 
-    def _check(self, condition: Tensor, target: Tensor) -> None:
+    def check(self, condition: Tensor, target: Tensor) -> None:
+        """Raise a named error where rows do not fit this network."""
         if target.dim() != 2 or target.shape[1] != self.dimensions:
             came = f"has shape {list(target.shape)}"
             expected = f"[rows, {self.dimensions}] was expected"
@@ -124,8 +126,18 @@ class DensityNetwork(nn.Module, ABC):
         if len(condition) != len(target):
             came, expected = f"has {len(condition)} rows", f"target has {len(target)}"
             raise ShapeError(message("condition", came, expected, "Pass one row for each."))
+        self._check_columns(condition)
         if condition.is_floating_point() and not bool(condition.isfinite().all()):
-            row = int((~condition.isfinite()).flatten(1).any(1).nonzero()[0])
+            row = int((~condition.isfinite()).nonzero()[0, 0])
             came, expected = f"is NaN or infinite in row {row}", "the network reads every entry"
             remedy = "Drop such rows, or fill the entries (and add a column that tells which)."
             raise NotFiniteError(message("condition", came, expected, remedy))
+
+    def _check_columns(self, condition: Tensor) -> None:
+        if self.condition_scaling is None:
+            return
+        columns = len(self.condition_scaling.location)
+        # Without this, a single column would be read as if it were all of them.
+        if condition.shape[-1:] != (columns,):
+            came, expected = f"has shape {list(condition.shape)}", f"[rows, {columns}] was expected"
+            raise ShapeError(message("condition", came, expected, "Pass one column a feature."))

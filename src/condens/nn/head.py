@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from condens.distribution import GaussianMixture
+from condens.errors import ArgumentError, message
 from condens.functional.algebra import Parameters
 from condens.functional.partial import partial_log_prob
 from condens.functional.triangular import packed_size, with_floor
@@ -42,6 +43,14 @@ class Head(nn.Module, ABC):
         self, features: int, dimensions: int, components: int = 10, *, floor: float = FLOOR
     ) -> None:
         super().__init__()
+        for name, value, least in (
+            ("dimensions", dimensions, 1),
+            ("components", components, 1),
+            ("floor", floor, 0),
+        ):
+            if not value >= least:
+                came, expected = f"is {value}", f"at least {least} was expected"
+                raise ArgumentError(message(name, came, expected, "Change it."))
         self.dimensions, self.components, self.floor = dimensions, components, floor
         self.linear = nn.Linear(features, components * (1 + dimensions) + self._scale_outputs)
         with torch.no_grad():

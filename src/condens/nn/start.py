@@ -12,6 +12,8 @@ ROWS = 5000
 STEPS = 25
 # Weight of the common covariance against a cluster's own rows, in rows a dimension.
 SHRINKAGE = 10.0
+# Scale below which none falls, with no floor either: a singular covariance has no factor.
+LEAST = 1e-6
 
 
 class Start(NamedTuple):
@@ -78,7 +80,7 @@ def _covariances(targets: Tensor, means: Tensor, floor: float) -> Tensor:
     count, _, label = _clusters(targets, means)
     offset = targets - means[label]
     common = offset.T @ offset / len(targets)
-    common = common + floor**2 * torch.eye(dimensions, dtype=common.dtype)
+    common = common + max(floor, LEAST) ** 2 * torch.eye(dimensions, dtype=common.dtype)
     own = torch.stack([offset[label == k].T @ offset[label == k] for k in range(components)])
     weight = SHRINKAGE * dimensions
     return (own + weight * common) / (count.unsqueeze(-1) + weight)

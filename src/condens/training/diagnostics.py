@@ -13,8 +13,8 @@ from condens.nn import DensityNetwork
 ROWS = 256
 # Multiplications spent on condition numbers, an epoch.
 EFFORT = 100_000
-# A row beyond this quantile of every component is explained by none.
-_BEYOND = 4.753424  # Φ⁻¹(1 − 1e-6)
+# A row that far out with every component, by chance, is explained by none.
+UNLIKELY = 1e-6
 
 
 class Diagnosis(NamedTuple):
@@ -63,7 +63,7 @@ def diagnose(network: DensityNetwork, condition: Tensor, target: Tensor) -> Diag
         float(used.exp()),
         float(distinct.clamp(min=0).exp()),
         _largest_condition_number(parameters.factors, x.shape[1]),
-        float((distance > _chi_square(x.shape[1])).double().mean()),
+        float(_beyond(distance, x.shape[1]).double().mean()),
         usage.tolist(),
     )
 
@@ -100,10 +100,10 @@ def _entropy(shares: Tensor) -> Tensor:
     return -torch.special.xlogy(shares, shares).sum(-1)
 
 
-def _chi_square(dimensions: int) -> float:
-    """Return the 1 − 10⁻⁶ quantile of χ², by Wilson and Hilferty's approximation."""
-    spread = 2 / (9 * dimensions)
-    return dimensions * (1 - spread + _BEYOND * math.sqrt(spread)) ** 3
+def _beyond(distance: Tensor, dimensions: int) -> Tensor:
+    """Return whether squared distances lie beyond the 1 − 10⁻⁶ quantile of χ²."""
+    half = distance.new_tensor(dimensions / 2)
+    return torch.special.gammaincc(half, distance / 2) < UNLIKELY
 
 
 def _largest_condition_number(factors: Tensor, dimensions: int) -> float:
@@ -112,5 +112,8 @@ def _largest_condition_number(factors: Tensor, dimensions: int) -> float:
         return float((2 * (logs.amax(-1) - logs.amin(-1))).amax().exp())
     count = max(1, EFFORT // (factors.shape[-2] * dimensions**3))
     upper = unpack(factors[:count].double(), dimensions)
+    # What has diverged has no singular values, and torch would raise.
+    if not bool(upper.isfinite().all()):
+        return math.inf
     values = torch.linalg.svdvals(upper)
     return float((values[..., 0] / values[..., -1]).square().amax())

@@ -7,7 +7,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from typing import Any, NoReturn
 
 import torch
@@ -33,6 +33,8 @@ TRIES = 5
 # How often they go back, each time with this fraction of the rate, before training gives up.
 RETURNS = 5
 SLOWER = 0.3
+# What torch raises where a covariance is not finite, or singular to all digits.
+DIVERGED: type[RuntimeError] = torch.linalg.LinAlgError  # type: ignore[attr-defined]
 # Rows validated at a time.
 BLOCK = 4096
 
@@ -97,7 +99,10 @@ class _Loop:
         directory: RunDirectory | None,
     ) -> None:
         self.network, self.settings, self.directory = network, settings, directory
-        self.identity = {} if directory is None else identity(settings, rows, validation)
+        for part in (rows, validation):
+            if part is not None:
+                network.check(part.condition, part.target)
+        self.identity = {} if directory is None else identity(network, settings, rows, validation)
         if validation is None and settings.validation_share and len(rows) > 1:
             rows, validation = rows.split(settings.validation_share, settings.seed)
         self.state = State(network, settings)
@@ -107,6 +112,8 @@ class _Loop:
                 rows.condition, rows.target, generator=generator, from_data=settings.start == "data"
             )
             self.state = State(network, settings)
+        if directory is not None:
+            directory.begin_log(vars(epoch) for epoch in self.history.epochs)
         self.batches = Batches(network, rows)
         self.validation = self.batches if validation is None else Batches(network, validation)
         self.noise = Noise(settings, self.batches.rows)
@@ -123,6 +130,7 @@ class _Loop:
         try:
             if not self.state.best:
                 self._consider(-1, self._validate())
+            finished = position["done"]
             while not position["done"] and not self.interrupted.is_set():
                 epoch = self._epoch()
                 if epoch is None:
@@ -134,7 +142,8 @@ class _Loop:
                     line.show(epoch)
             if not position["done"]:
                 self.history.stopped = "interrupted"
-            self._save()
+            if not finished:
+                self._save()
         finally:
             if self.state.best:
                 self.network.load_state_dict(self.state.best)
@@ -150,7 +159,7 @@ class _Loop:
         """Go through the rest of an epoch; return it, or None where it was interrupted."""
         position, began = self.state.position, time.monotonic()
         spent, size = position["seconds"], self.settings.batch_size
-        if not position["batch"]:
+        if not position["batch"] and self._sound():
             self.state.keep_good()
         self.network.train()
         for batch in self.batches.shuffled(
@@ -165,11 +174,19 @@ class _Loop:
                 return None
         return self._close_epoch()
 
+    def _sound(self) -> bool:
+        """Whether the last epoch, if any, left weights worth returning to."""
+        return not self.history.epochs or math.isfinite(self.history.epochs[-1].validation_nll)
+
     def _step(self, batch: Rows) -> None:
         """Take a step, or leave it out where its numbers are not finite."""
         position, state = self.state.position, self.state
         state.optimiser.zero_grad()
-        loss = objective(self.network, self.settings, position["epoch"], batch)
+        try:
+            loss = objective(self.network, self.settings, position["epoch"], batch)
+        except DIVERGED:
+            self._leave_out(math.nan)
+            return
         loss.backward()
         size = get_total_norm([p.grad for p in state.parameters if p.grad is not None])
         value, length = loss.item(), size.item()
@@ -232,10 +249,11 @@ class _Loop:
         """Return the loss of the averaged weights on the validation rows, in own units."""
         self.network.eval()
         total = 0.0
-        with self.state.averaged():
+        with self.state.averaged(), suppress(DIVERGED):
             for batch in self.validation.in_order(BLOCK):
                 total += float(self.network.loss(*batch)) * len(batch)
-        return total / len(self.validation) + self.validation.offset
+            return total / len(self.validation) + self.validation.offset
+        return math.nan
 
     def _consider(self, number: int, loss: float) -> None:
         """Keep the averaged weights if they are the best, and count the epochs since."""

@@ -1,0 +1,86 @@
+"""The MLP: what each option changes, against the equation written out."""
+
+import pytest
+import torch
+from torch import nn
+from torch.testing import assert_close
+
+from condens.errors import ArgumentError
+from condens.nn import MLP
+from condens.nn.backbone import ACTIVATIONS
+
+
+def written_out(network, x, activation, normalise):
+    """Return h ← act(Wx + b), then h ← h + act(W·norm(h) + b), from the weights alone."""
+    linear = [m for m in network.modules() if isinstance(m, nn.Linear)]
+    h = activation(x @ linear[0].weight.T + linear[0].bias)
+    for layer in linear[1:]:
+        inner = h
+        if normalise:
+            centred = h - h.mean(-1, keepdim=True)
+            inner = centred / (centred.square().mean(-1, keepdim=True) + 1e-5).sqrt()
+        h = h + activation(inner @ layer.weight.T + layer.bias)
+    return h
+
+
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+@pytest.mark.parametrize("normalise", [False, True])
+@pytest.mark.parametrize("depth", [1, 2, 4])
+def test_is_the_equation(activation, normalise, depth):
+    network = MLP(3, 8, depth, activation=activation, normalise=normalise, dropout=0.5)
+    network = network.double().eval()
+    x = torch.randn(5, 3, dtype=torch.float64)
+    function = {
+        "silu": lambda t: t * torch.sigmoid(t),
+        "relu": lambda t: t.clamp(min=0),
+        "tanh": torch.tanh,
+        "gelu": lambda t: 0.5 * t * (1 + torch.erf(t / 2**0.5)),
+    }[activation]
+    assert_close(network(x), written_out(network, x, function, normalise), rtol=1e-10, atol=1e-10)
+
+
+def test_depth_counts_linear_layers_and_width_the_features():
+    network = MLP(3, width=7, depth=4)
+    layers = [m for m in network.modules() if isinstance(m, nn.Linear)]
+    assert [(m.in_features, m.out_features) for m in layers] == [(3, 7), (7, 7), (7, 7), (7, 7)]
+    assert network.features == 7
+
+
+def test_dropout_acts_in_training_alone_and_on_blocks_alone():
+    network, x = MLP(3, 64, 2, dropout=0.5), torch.randn(200, 3)
+    first = network.layers[1](network.layers[0](x))
+    change = network.train()(x) - first
+    share = (change == 0).double().mean()
+    # 12800 coins: five standard deviations are 0.022.
+    assert abs(share - 0.5) < 0.03
+    assert torch.equal(network.eval()(x), network(x))
+
+
+def test_unknown_activation_is_named():
+    with pytest.raises(ArgumentError) as raised:
+        MLP(3, activation="swish")
+    assert str(raised.value) == (
+        "activation is 'swish', but it names no activation. Choose one of silu, relu, tanh, gelu."
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"inputs": 0}, "inputs is 0, but at least 1 was expected. Change it."),
+        ({"width": 0}, "width is 0, but at least 1 was expected. Change it."),
+        ({"depth": 0}, "depth is 0, but at least 1 was expected. Change it."),
+        (
+            {"dropout": 1.0},
+            "dropout is 1.0, but a share from 0 to below 1 was expected. Change it.",
+        ),
+        (
+            {"dropout": -0.1},
+            "dropout is -0.1, but a share from 0 to below 1 was expected. Change it.",
+        ),
+    ],
+)
+def test_impossible_options_are_named(options, text):
+    with pytest.raises(ArgumentError) as raised:
+        MLP(**{"inputs": 3, **options})
+    assert str(raised.value) == text

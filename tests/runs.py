@@ -1,0 +1,165 @@
+"""Processes that train or hold a directory, to be killed.
+
+They are forked from a server that has imported torch and done nothing else: real processes
+that start in milliseconds. A test names one of the functions below as what to run.
+"""
+
+import multiprocessing
+import os
+import signal
+import sys
+import time
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+
+from condens.nn import MixtureNetwork
+from condens.training import Settings, train
+from condens.training.checkpoint import RunDirectory
+
+PATIENCE = 60.0
+
+
+@contextmanager
+def process(function, *arguments):
+    """Run a function of this file in another process; kill it in the end."""
+    context = multiprocessing.get_context("forkserver")
+    # The second is what torch imports when the first optimiser is made.
+    context.set_forkserver_preload(["condens.training", "torch._dynamo"])
+    started = context.Process(target=function, args=arguments)
+    started.start()
+    try:
+        yield started
+    finally:
+        started.kill()
+        started.join()
+        started.close()
+
+
+def finish(function, *arguments):
+    """Run a function of this file in another process to its end; return the exit code."""
+    with process(function, *arguments) as running:
+        running.join(PATIENCE)
+        return running.exitcode
+
+
+def wait_for(condition):
+    """Wait until something is true."""
+    end = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < end, "waited in vain"
+        time.sleep(0.002)
+
+
+def state(step=0, size=10):
+    return {"x": torch.arange(float(size)) + step}, {"step": step, "note": "ünï", "loss": 0.1}
+
+
+def hold(path, ready):
+    """Hold a directory until killed."""
+    with RunDirectory(path) as run:
+        run.save(*state())
+        Path(ready).touch()
+        time.sleep(PATIENCE)
+
+
+def enter(path):
+    """Enter a directory; exit with 3 where it is in use."""
+    from condens.errors import RunDirectoryError
+
+    try:
+        with RunDirectory(path):
+            pass
+    except RunDirectoryError as error:
+        sys.exit(3 if "is being written by another process" in str(error) else 4)
+
+
+def save_until_full(path, bytes_a_file):
+    """Save small states, then one that the system refuses; exit with 3 if by name."""
+    import resource
+
+    from condens.errors import RunDirectoryError
+
+    # Ignored, the signal becomes an error of the write itself, as on a full disk.
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (bytes_a_file, bytes_a_file))
+    with RunDirectory(path) as run:
+        for step in range(3):
+            run.save(*state(step))
+        try:
+            run.save(*state(3, size=bytes_a_file))
+        except RunDirectoryError as error:
+            sys.exit(3 if "cannot be written" in str(error) else 4)
+
+
+def problem(rows=2000, missing=0.0, weights=False, validation=False):
+    """Return conditions and targets with two ridges, and more where asked for."""
+    generator = torch.Generator().manual_seed(7)
+    x = torch.randn(rows, 2, generator=generator)
+    noise = torch.randn(rows, 2, generator=generator)
+    side = torch.where(torch.rand(rows, 1, generator=generator) < 0.5, -1.0, 1.0)
+    y = torch.cat([x[:, :1] + 0.3 * noise[:, :1], side * x[:, 1:] + 0.2 * noise[:, 1:]], 1)
+    if missing:
+        y[torch.rand(rows, 2, generator=generator) < missing] = torch.nan
+    data = (x, y, torch.rand(rows, generator=generator)) if weights else (x, y)
+    return {"data": data, "validation": (x[:50], y[:50]) if validation else None}
+
+
+def network(seed=11, **options):
+    """Return a small network that is the same in every process."""
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        options = {"components": 3, "width": 12, "dropout": 0.2, **options}
+        return MixtureNetwork.of(2, 2, **options)
+
+
+def settings(**changes):
+    """Return settings under which everything random is in use."""
+    return Settings(
+        **{
+            "epochs": 3,
+            "batch_size": 64,
+            "learning_rate": 3e-3,
+            "condition_noise": 0.05,
+            "target_noise": 0.05,
+            "average": 0.95,
+            "patience": 100,
+            "seed": 5,
+        }
+        | changes
+    )
+
+
+def run(out, directory=None, changes=None, options=None, events=None):
+    """Train to the end and write the weights and the history to a file.
+
+    With `events`, die at that number of openings, moves and removals in the directory.
+    """
+    torch.set_num_threads(1)
+    if events is not None:
+        _die_after(events, str(directory))
+    trained = network()
+    history = train(
+        trained,
+        **problem(**(options or {})),
+        settings=settings(**(changes or {})),
+        directory=directory,
+        checkpoint_seconds=0.0,
+    )
+    record = {"weights": trained.state_dict(), "history": history.as_dict()}
+    torch.save(record, f"{out}.part")
+    Path(f"{out}.part").rename(out)
+
+
+def _die_after(events, directory):
+    left = events
+
+    def hook(event, arguments):
+        nonlocal left
+        if event in ("open", "os.rename", "os.remove") and directory in str(arguments[0]):
+            left -= 1
+            if left == 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    sys.addaudithook(hook)
