@@ -1,12 +1,16 @@
 """How to train."""
 
 from dataclasses import asdict, dataclass, fields
+from numbers import Integral, Real
 from typing import Any, Literal
 
 from condens.errors import ArgumentError, message
 
 Schedule = Literal["cosine", "plateau", "constant"]
 Bound = Literal["weighted", "uniform", "printed"]
+
+_WHOLE = ("epochs", "batch_size", "warmup_steps", "patience", "bound_epochs", "seed")
+_REAL = ("learning_rate", "weight_decay", "clip", "average", "validation_share", "entropy")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,6 +61,15 @@ class Settings:
     seed: int = 0
 
     def __post_init__(self) -> None:
+        for kinds, number, expected in (
+            (_WHOLE, Integral, "a whole number was expected"),
+            (_REAL, Real, "a number was expected"),
+        ):
+            for name in kinds:
+                self._need(name, isinstance(getattr(self, name), number), expected)
+                # numpy's numbers become Python's, which JSON knows.
+                plain = int if number is Integral else float
+                object.__setattr__(self, name, plain(getattr(self, name)))
         for name in ("epochs", "batch_size", "patience"):
             self._need(name, getattr(self, name) >= 1, "at least 1 was expected")
         for name in ("learning_rate", "clip"):
