@@ -17,7 +17,7 @@ from condens.errors import ArgumentError, ShapeError
 from condens.functional.losses import report_printed_form, uniform_bound, weighted_bound
 from condens.nn import FullHead, MixtureNetwork
 from condens.training import Settings, train
-from condens.training.batches import Batches, Noise
+from condens.training.batches import Batches, Noise, batch_size
 from condens.training.history import Epoch, History
 from condens.training.objective import objective
 from condens.training.progress import Progress
@@ -616,7 +616,7 @@ class TestSettings:
         ("name", "value", "expected"),
         [
             ("epochs", 0, "at least 1 was expected"),
-            ("batch_size", 0, "at least 1 was expected"),
+            ("batch_size", 0, '1 or more, or "rule", was expected'),
             ("patience", 0, "at least 1 was expected"),
             ("learning_rate", 0.0, "a number above 0 was expected"),
             ("learning_rate", NAN, "a number above 0 was expected"),
@@ -631,9 +631,9 @@ class TestSettings:
             ("target_noise", "some", '0 or more, or "rule", was expected'),
             ("schedule", "step", "one of ('cosine', 'plateau', 'constant') was expected"),
             ("bound", "tight", "one of (None, 'weighted', 'uniform', 'printed') was expected"),
-            ("start", "random", "one of ('data', 'zero') was expected"),
+            ("start", "random", "one of ('data', 'zero', 'keep') was expected"),
             ("epochs", 2.5, "a whole number was expected"),
-            ("batch_size", "64", "a whole number was expected"),
+            ("batch_size", "64", '1 or more, or "rule", was expected'),
             ("seed", 1.0, "a whole number was expected"),
             ("learning_rate", "fast", "a number was expected"),
         ],
@@ -674,3 +674,11 @@ def test_data_that_are_no_rows_are_named(data):
         f"data is a {type(data).__name__}, but (condition, target) or (condition, target, weights) "
         "was expected. Pass these."
     )
+
+
+@pytest.mark.parametrize(
+    ("rows", "size"), [(1, 32), (3000, 32), (6399, 32), (6400, 64), (25_599, 128), (10**6, 256)]
+)
+def test_the_batch_size_follows_the_rows(rows, size):
+    assert batch_size(Settings(), rows) == size
+    assert batch_size(Settings(batch_size=7), rows) == 7

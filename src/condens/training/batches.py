@@ -10,6 +10,19 @@ from condens.data import Rows
 from condens.nn import DensityNetwork
 from condens.training.settings import Settings
 
+# What the rule for the batch size stays within, and the steps an epoch it aims at: few rows
+# need small batches to get enough steps, and beyond the largest a step only costs more.
+SMALLEST, LARGEST = 32, 256
+STEPS = 100
+
+
+def batch_size(settings: Settings, rows: int) -> int:
+    """Return the rows of a step."""
+    if settings.batch_size != "rule":
+        return settings.batch_size
+    power: int = 1 << max(rows // STEPS, 1).bit_length() - 1
+    return min(max(power, SMALLEST), LARGEST)
+
 
 class Batches:
     """Standardised rows, and what their standardising took from the log-likelihood.

@@ -17,7 +17,7 @@ from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 from condens.data import Rows
 from condens.errors import ArgumentError, TrainingError, message
 from condens.nn import DensityNetwork
-from condens.training.batches import Batches, Noise
+from condens.training.batches import Batches, Noise, batch_size
 from condens.training.checkpoint import RunDirectory
 from condens.training.diagnostics import diagnose, remedies
 from condens.training.history import Epoch, History
@@ -124,6 +124,7 @@ class _Loop:
             directory.begin_log(vars(epoch) for epoch in self.history.epochs)
         self.batches = Batches(network, rows)
         self.validation = self.batches if validation is None else Batches(network, validation)
+        self.batch_size = batch_size(settings, len(self.batches))
         self.noise = Noise(settings, self.batches.rows)
         self.history.rows, self.history.validation_rows = len(rows), len(validation or ())
         self.saved = time.monotonic()
@@ -166,7 +167,7 @@ class _Loop:
     def _epoch(self) -> Epoch | None:
         """Go through the rest of an epoch; return it, or None where it was interrupted."""
         position, began = self.state.position, time.monotonic()
-        spent, size = position["seconds"], self.settings.batch_size
+        spent, size = position["seconds"], self.batch_size
         if not position["batch"] and self._sound():
             self.state.keep_good()
         self.network.train()
@@ -218,7 +219,7 @@ class _Loop:
         rate = settings.learning_rate * position["reduction"]
         rate *= min(1.0, (position["step"] + 1) / (settings.warmup_steps + 1))
         if settings.schedule == "cosine":
-            batches = math.ceil(len(self.batches) / settings.batch_size)
+            batches = math.ceil(len(self.batches) / self.batch_size)
             done = (position["epoch"] + position["batch"] / batches) / settings.epochs
             rate *= 0.5 * (1 + math.cos(math.pi * min(done, 1.0)))
         return rate

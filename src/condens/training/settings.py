@@ -9,7 +9,7 @@ from condens.errors import ArgumentError, message
 Schedule = Literal["cosine", "plateau", "constant"]
 Bound = Literal["weighted", "uniform", "printed"]
 
-_WHOLE = ("epochs", "batch_size", "warmup_steps", "patience", "bound_epochs", "seed")
+_WHOLE = ("epochs", "warmup_steps", "patience", "bound_epochs", "seed")
 _REAL = ("learning_rate", "weight_decay", "clip", "average", "validation_share", "entropy")
 
 
@@ -19,7 +19,8 @@ class Settings:
 
     Fields:
         epochs: passes over the data, at most.
-        batch_size: rows a step; the last batch of an epoch may be shorter.
+        batch_size: rows a step; the last batch of an epoch may be shorter. "rule" is the
+            largest power of two up to a hundredth of the rows, but from 32 to 256.
         learning_rate: of AdamW, after `warmup_steps`.
         schedule: how the rate falls: `cosine` to zero over all epochs, `plateau` (halved when
             the validation loss stalls), or `constant`.
@@ -27,7 +28,8 @@ class Settings:
         weight_decay: of AdamW, on matrices only.
         clip: largest norm of the gradient.
         condition_noise, target_noise: standard deviation of the noise added to each batch,
-            in units of the standardised columns; "rule" is n^(−1/(4+D)) times a fifth.
+            in units of the standardised columns; "rule" is 1.06 · n^(−1/(4+m)) for m
+            columns of condition and target together.
         average: decay of the moving average of the weights, a step; 0 turns it off. The
             average is what is validated, kept and returned.
         validation_share: of the rows, held out for early stopping.
@@ -42,8 +44,8 @@ class Settings:
     """
 
     epochs: int = 100
-    batch_size: int = 256
-    learning_rate: float = 1e-3
+    batch_size: int | Literal["rule"] = "rule"
+    learning_rate: float = 3e-3
     schedule: Schedule = "cosine"
     warmup_steps: int = 100
     weight_decay: float = 1e-4
@@ -70,8 +72,12 @@ class Settings:
                 # numpy's numbers become Python's, which JSON knows.
                 plain = int if number is Integral else float
                 object.__setattr__(self, name, plain(getattr(self, name)))
-        for name in ("epochs", "batch_size", "patience"):
+        for name in ("epochs", "patience"):
             self._need(name, getattr(self, name) >= 1, "at least 1 was expected")
+        size = self.batch_size
+        fits = size == "rule" or (isinstance(size, Integral) and int(size) >= 1)
+        self._need("batch_size", fits, '1 or more, or "rule", was expected')
+        object.__setattr__(self, "batch_size", size if size == "rule" else int(size))
         for name in ("learning_rate", "clip"):
             self._need(name, getattr(self, name) > 0, "a number above 0 was expected")
         for name in ("warmup_steps", "weight_decay", "bound_epochs", "entropy"):
