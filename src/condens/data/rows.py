@@ -13,7 +13,7 @@ from condens.errors import ArgumentError, NotFiniteError, ShapeError, message
 class Rows(NamedTuple):
     """What a network is trained on, row by row.
 
-    Fields:
+    Args:
         condition: [n, C], or whatever the backbone reads with the rows as first axis.
         target: [n, D]; an entry that is NaN was not observed.
         weights: [n], not negative; None where every row counts once.

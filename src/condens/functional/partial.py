@@ -11,8 +11,8 @@ from condens.functional.triangular import is_diagonal, log_determinant, unpack, 
 def partial_log_prob(target: Tensor, logits: Tensor, means: Tensor, factors: Tensor) -> Tensor:
     """Return log p(x_o), the marginal density of the entries of x that are not NaN.
 
-    With P = ŪᵀŪ, o the n_o observed and m the missing dimensions, the missing entries enter at the point that
-    makes ‖Ū(x − μ)‖ least, and the normaliser loses what they had:
+    With P = ŪᵀŪ, o the n_o observed and m the missing dimensions, the missing entries enter
+    at the point that makes ‖Ū(x − μ)‖ least, and the normaliser loses what they had:
 
     log pₖ(x_o) = −½ min ‖Ū(x − μ)‖² + log det Ū − ½ log det P_mm − ½ n_o log 2π
 

@@ -20,7 +20,7 @@ UNLIKELY = 1e-6
 class Diagnosis(NamedTuple):
     """Numbers about the mixtures predicted for some rows.
 
-    Fields:
+    Args:
         used: exp of the entropy of the mean responsibilities: how many components serve.
         distinct: exp of the information a component has about its rows: 1 if all are alike.
         condition_number: the largest of the covariances'.

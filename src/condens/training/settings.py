@@ -17,7 +17,7 @@ _REAL = ("learning_rate", "weight_decay", "clip", "average", "validation_share",
 class Settings:
     """Everything `train` can be told; the defaults are meant to be left alone.
 
-    Fields:
+    Args:
         epochs: passes over the data, at most.
         batch_size: rows a step; the last batch of an epoch may be shorter. "rule" is the
             largest power of two up to a hundredth of the rows, but from 32 to 256.
