@@ -28,6 +28,33 @@ def random_parameters(
     )
 
 
+def random_low_rank(batch=(), components=3, dimensions=2, rank=1, *, seed=0, spread=2.0):
+    """Return float64 logits, means, log_scales and loadings with correlations of order one."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def normal(*shape):
+        return torch.randn(*batch, *shape, dtype=torch.float64, generator=generator)
+
+    return (
+        normal(components),
+        spread * normal(components, dimensions),
+        0.4 * normal(components, dimensions),
+        normal(components, dimensions, rank) / rank**0.5,
+    )
+
+
+def dense_low_rank(logits, means, log_scales, loadings):
+    """Return weights, means and covariances of one diagonal plus low-rank mixture."""
+    logits, means, log_scales, loadings = (
+        np.asarray(t, dtype=np.float64) for t in (logits, means, log_scales, loadings)
+    )
+    covariances = [
+        np.diag(np.exp(own) ** 2) + sum(np.outer(column, column) for column in columns.T)
+        for own, columns in zip(log_scales, loadings, strict=True)
+    ]
+    return softmax(logits), means, np.stack(covariances)
+
+
 def dense(logits, means, factors):
     """Return weights, means and covariances of one mixture as numpy arrays, by plain loops."""
     logits, means, factors = (np.asarray(t, dtype=np.float64) for t in (logits, means, factors))

@@ -16,5 +16,14 @@ from condens._version import __version__
 from condens.distribution import GaussianMixture
 from condens.functional.estimates import Estimate
 from condens.functional.modes import Modes
+from condens.low_rank import LowRankMixture
 
-__all__ = ["Estimate", "GaussianMixture", "Modes", "__version__", "errors", "functional"]
+__all__ = [
+    "Estimate",
+    "GaussianMixture",
+    "LowRankMixture",
+    "Modes",
+    "__version__",
+    "errors",
+    "functional",
+]

@@ -2,6 +2,7 @@
 
 import math
 import operator
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,8 @@ import torch
 from torch import Tensor
 
 from condens.errors import ArgumentError, NotFiniteError, ShapeError, message
-from condens.functional.triangular import is_diagonal
+from condens.functional.dtypes import widen
+from condens.functional.low_rank import largest_ratio
 
 
 def as_tensor(name: str, value: Any, like: Tensor | None = None) -> Tensor:
@@ -35,30 +37,43 @@ def as_tensor(name: str, value: Any, like: Tensor | None = None) -> Tensor:
     return value
 
 
-def check_parameters(logits: Tensor, means: Tensor, factors: Tensor) -> torch.Size:
-    """Check that shapes and types fit together; return the batch shape."""
-    axes = {"logits": "K", "means": "K, D", "factors": "K, T"}
-    for (name, event), tensor in zip(axes.items(), (logits, means, factors), strict=True):
-        check_axes(name, tensor, event)
+def check_sizes(tensors: Mapping[str, Tensor], axes: Mapping[str, str]) -> None:
+    """Check that every tensor has the axes of one mixture, and as many components and dimensions.
+
+    `axes` names them, such as {"means": "K, D"}; the sizes of K and D are those of the means.
+    """
+    for name, event in axes.items():
+        check_axes(name, tensors[name], event)
+    means = tensors["means"]
     components, dimensions = means.shape[-2:]
     if components == 0 or dimensions == 0:
         expected = "at least one component and one dimension were expected"
         remedy = "Pass means with K ≥ 1 and D ≥ 1."
         raise ShapeError(message("means", f"has shape {list(means.shape)}", expected, remedy))
-    for name, count in (("logits", logits.shape[-1]), ("factors", factors.shape[-2])):
-        if count != components:
-            came, expected = f"has {count} components", f"means has {components}"
-            remedy = f"Pass one entry of {name} for each mean."
-            raise ShapeError(message(name, came, expected, remedy))
-    is_diagonal(factors, dimensions)  # refuses a length that is neither
+    for letter, size, word in (("K", components, "component"), ("D", dimensions, "dimension")):
+        for name, event in axes.items():
+            letters = event.split(", ")
+            if letter not in letters:
+                continue
+            count = tensors[name].shape[letters.index(letter) - len(letters)]
+            if count != size:
+                came, expected = f"has {count} {word}s", f"means has {size}"
+                remedy = f"Pass one entry of {name} for each {word} of means."
+                raise ShapeError(message(name, came, expected, remedy))
+
+
+def check_batch(tensors: Mapping[str, Tensor], axes: Mapping[str, str]) -> torch.Size:
+    """Check that the axes before those of one mixture broadcast; return the batch shape."""
+    leading = [tensors[name].shape[: -len(event.split())] for name, event in axes.items()]
     try:
-        return torch.broadcast_shapes(logits.shape[:-1], means.shape[:-2], factors.shape[:-2])
+        return torch.broadcast_shapes(*leading)
     except RuntimeError:
-        shapes = ", ".join(str(list(t.shape)) for t in (logits, means, factors))
-        came = f"have shapes {shapes}"
+        came = f"have shapes {', '.join(str(list(tensor.shape)) for tensor in tensors.values())}"
         expected = "their leading (batch) axes must broadcast"
+        *others, last = tensors
+        which = f"{', '.join(others)} and {last}"
         remedy = "Make the axes before K equal, or one."
-        raise ShapeError(message("logits, means and factors", came, expected, remedy)) from None
+        raise ShapeError(message(which, came, expected, remedy)) from None
 
 
 def check_axes(name: str, tensor: Tensor, event: str) -> None:
@@ -69,10 +84,10 @@ def check_axes(name: str, tensor: Tensor, event: str) -> None:
         raise ShapeError(message(name, came, expected, remedy))
 
 
-def check_values(logits: Tensor, means: Tensor, factors: Tensor) -> None:
-    """Check that every parameter can be computed with."""
+def check_values(logits: Tensor, **others: Tensor) -> None:
+    """Check that logits are log weights, and that every other parameter is finite."""
     remedy = "Check what it was computed from; values beyond the dtype's range need float64."
-    for name, tensor in (("means", means), ("factors", factors)):
+    for name, tensor in others.items():
         check_finite(name, tensor, remedy)
     if bool((logits.isnan() | logits.isposinf()).any()):
         check_finite("logits", logits.masked_fill(logits.isneginf(), 0), remedy)
@@ -82,14 +97,43 @@ def check_values(logits: Tensor, means: Tensor, factors: Tensor) -> None:
         raise NotFiniteError(
             message("logits", came, expected, "Give one component a finite logit.")
         )
-    log_diagonal = factors.detach()[..., : means.shape[-1]]
+
+
+def check_log_scales(name: str, entry: str, log_scales: Tensor) -> None:
+    """Check that scales given as logarithms fit the dtype."""
     # Half the exponent range: squares of the scales, and their inverses, exist too.
-    largest = 0.5 * math.log(torch.finfo(factors.dtype).max)
-    if log_diagonal.numel() and float(log_diagonal.abs().max()) > largest:
-        came = f"has a log-diagonal of {float(log_diagonal.abs().max()):.4g} in absolute value"
-        expected = f"{factors.dtype} holds scales up to exp({largest:.4g})"
+    largest = 0.5 * math.log(torch.finfo(log_scales.dtype).max)
+    if log_scales.numel() and float(log_scales.detach().abs().max()) > largest:
+        came = f"has a {entry} of {float(log_scales.detach().abs().max()):.4g} in absolute value"
+        expected = f"{log_scales.dtype} holds scales up to exp({largest:.4g})"
         remedy = "Standardise the target, or use float64."
-        raise NotFiniteError(message("factors", came, expected, remedy))
+        raise NotFiniteError(message(name, came, expected, remedy))
+
+
+def check_rank(loadings: Tensor) -> None:
+    """Check that there is at least one factor."""
+    if loadings.shape[-1] == 0:
+        came, expected = f"has shape {list(loadings.shape)}", "[..., K, D, r] needs r ≥ 1"
+        remedy = "For diagonal covariances, take GaussianMixture with −log_scales as factors."
+        raise ShapeError(message("loadings", came, expected, remedy))
+
+
+def check_loadings(log_scales: Tensor, loadings: Tensor) -> None:
+    """Check that loadings have squares in their dtype, and leave room for the scales' digits."""
+    largest = torch.finfo(loadings.dtype).max ** 0.5
+    log_scales, loadings = widen(log_scales.detach(), loadings.detach())
+    size = loadings.abs().amax(-1)
+    if size.numel() and float(size.max()) > largest:
+        came = f"has an entry of {float(size.max()):.4g} in absolute value"
+        expected = f"its dtype holds squares of up to {largest:.4g}"
+        remedy = "Standardise the target, or use float64."
+        raise NotFiniteError(message("loadings", came, expected, remedy))
+    ratio, bound = size * (-log_scales).exp(), largest_ratio(loadings.dtype)
+    if ratio.numel() and float(ratio.max()) > bound:
+        came = f"has an entry {float(ratio.max()):.2g} times its scale"
+        expected = f"beyond {bound:.2g} double precision does not resolve the two"
+        remedy = "Raise log_scales, for instance by a floor on the scales."
+        raise NotFiniteError(message("loadings", came, expected, remedy))
 
 
 def check_finite(name: str, tensor: Tensor, remedy: str) -> None:

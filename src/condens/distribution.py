@@ -5,29 +5,28 @@ from typing import Any, Self
 
 import torch
 from torch import Generator, Tensor
-from torch.distributions import Distribution, Independent, MultivariateNormal
+from torch.distributions import Distribution, Independent, MultivariateNormal, constraints
 from torch.distributions.kl import register_kl
 
 from condens import arguments, gaussians
-from condens.batched import BatchedMixture
 from condens.dimensions import Dimension, resolve_dimensions, resolve_fixed
 from condens.errors import (
     ArgumentError,
-    DimensionError,
     NoClosedFormError,
     NotADensityError,
     NotPositiveDefiniteError,
-    ShapeError,
     message,
 )
 from condens.functional import algebra, estimates, mixture, sampling, scores, triangular, univariate
 from condens.functional import modes as mode_search
+from condens.functional.algebra import Parameters
 from condens.functional.dtypes import widen
 from condens.functional.estimates import Estimate
 from condens.functional.modes import Modes
+from condens.sampled import SampledMixture
 
 
-class GaussianMixture(BatchedMixture):
+class GaussianMixture(SampledMixture):
     """A batch of Gaussian mixtures with full or diagonal covariances.
 
     p(x) = Σₖ softmax(logits)ₖ N(x; μₖ, Σₖ),  Σₖ⁻¹ = ŪₖᵀŪₖ
@@ -57,7 +56,26 @@ class GaussianMixture(BatchedMixture):
     tensor([0.9997])
     """
 
+    arg_constraints = {  # noqa: RUF012  (torch's own signature)
+        "logits": constraints.real_vector,
+        "means": constraints.independent(constraints.real, 2),
+        "factors": constraints.independent(constraints.real, 2),
+    }
     has_rsample = True
+    _axes = {"logits": "K", "means": "K, D", "factors": "K, T"}  # noqa: RUF012
+    _join = staticmethod(algebra.ensemble)
+    factors: Tensor
+
+    def __init__(
+        self,
+        logits: Tensor,
+        means: Tensor,
+        factors: Tensor,
+        *,
+        names: Iterable[str] | None = None,
+        validate_args: bool | None = None,
+    ) -> None:
+        super().__init__(logits, means, factors, names=names, validate_args=validate_args)
 
     @classmethod
     def from_covariances(
@@ -118,54 +136,12 @@ class GaussianMixture(BatchedMixture):
         factors = triangular.from_square_root(roots)
         return cls(logits, means, factors, names=names, validate_args=validate_args)
 
-    @classmethod
-    def ensemble(cls, members: Iterable[Self], weights: Any = None) -> Self:
-        """Return the average density of M mixtures as one mixture of all their components.
-
-        Args:
-            members: mixtures of the same dimensions, with batch shapes that broadcast.
-            weights: [M], equal by default.
-
-        >>> m = GaussianMixture(torch.zeros(2), torch.randn(2, 1), torch.zeros(2, 1))
-        >>> GaussianMixture.ensemble([m, m, m]).components
-        6
-        """
-        members = list(members)
-        batch = cls._common_batch(members)
-        first = members[0]
-        if weights is None:
-            weights = torch.ones(len(members), device=first.device)
-        weights = arguments.as_tensor("weights", weights, first.means)
-        if weights.shape != (len(members),):
-            came = f"has shape {list(weights.shape)}"
-            expected = f"there are {len(members)} members"
-            raise ShapeError(message("weights", came, expected, "Pass one weight for each."))
-        log_weights = torch.log_softmax(gaussians.log_weights(weights), -1).to(first.dtype)
-        expanded = [member.expand(batch).parameters for member in members]
-        return first._with(algebra.ensemble(expanded, log_weights), first.names)
-
-    @classmethod
-    def _common_batch(cls, members: Sequence[Self]) -> torch.Size:
-        if not members or not all(isinstance(member, cls) for member in members):
-            came = f"is {members!r}"
-            expected = "at least one mixture, and nothing else, was expected"
-            raise ArgumentError(message("members", came, expected, "Pass a list of mixtures."))
-        batch, first = members[0].batch_shape, members[0]
-        for member in members:
-            if member.event_shape != first.event_shape or member.names != first.names:
-                came, expected = f"has {member}", f"the first member is {first}"
-                remedy = "Average mixtures over the same dimensions; reorder with marginal(dims)."
-                raise DimensionError(message("members", came, expected, remedy))
-            arguments.check_leading("members", member.batch_shape, member.batch_shape, batch)
-            batch = torch.broadcast_shapes(batch, member.batch_shape)
-        return batch
-
     # The parameters, in the forms people ask for.
 
     @property
-    def weights(self) -> Tensor:
-        """The weights πₖ [..., K], which sum to one."""
-        return torch.softmax(self.logits, -1)
+    def parameters(self) -> Parameters:
+        """The defining tensors (logits, means, factors)."""
+        return Parameters(self.logits, self.means, self.factors)
 
     @property
     def precision_factors(self) -> Tensor:
@@ -176,11 +152,6 @@ class GaussianMixture(BatchedMixture):
     def covariance_matrices(self) -> Tensor:
         """The covariances Σₖ [..., K, D, D] of the components."""
         return mixture.component_covariances(self.factors, self.dimensions)
-
-    @property
-    def mean(self) -> Tensor:
-        """The mean of the mixture [..., D]."""
-        return mixture.mean(self.logits, self.means)
 
     @property
     def variance(self) -> Tensor:
@@ -343,44 +314,12 @@ class GaussianMixture(BatchedMixture):
         """
         return mode_search.modes(*self.parameters)
 
-    def hpd_threshold(
-        self, mass: float, *, n_samples: int = 10_000, generator: Generator | None = None
-    ) -> Estimate:
-        """Estimate the log density level whose region {x : log p(x) ≥ level} holds the mass.
-
-        The mass actually inside has the standard error √(mass(1 − mass)/n_samples):
-        0.003 for 90 % and the default number.
-        """
-        mass = arguments.check_mass("mass", mass)
-        count = arguments.check_count("n_samples", n_samples, mass=mass)
-        return estimates.hpd_threshold(*self.parameters, mass, count, generator=generator)
-
-    def hpd_contains(
-        self,
-        value: Any,
-        mass: float,
-        *,
-        n_samples: int = 10_000,
-        generator: Generator | None = None,
-    ) -> Tensor:
-        """Tell whether value [..., D] lies in the highest-density region of the given mass.
-
-        Points within a few standard errors of the threshold may go either way.
-        """
-        threshold = self.hpd_threshold(mass, n_samples=n_samples, generator=generator).value
-        return self.log_prob(value) >= threshold
-
     def entropy(  # type: ignore[override]  # an estimate is not passed off as exact
         self, *, n_samples: int = 10_000, generator: Generator | None = None
     ) -> Estimate:
         """Estimate the differential entropy; exact for one component. Differentiable."""
         count = arguments.check_count("n_samples", n_samples)
         return estimates.entropy(*self.parameters, count, generator=generator)
-
-    def perplexity(self) -> Estimate:  # type: ignore[override]  # as for the entropy
-        """Estimate exp of the entropy."""
-        value, error = self.entropy()
-        return Estimate(value.exp(), value.exp().detach() * error)
 
     def kl_divergence(
         self, other: Distribution, *, n_samples: int = 10_000, generator: Generator | None = None
@@ -399,35 +338,20 @@ class GaussianMixture(BatchedMixture):
         wide = self.expand(torch.broadcast_shapes(self.batch_shape, other.batch_shape))
         return estimates.kl_divergence(*wide.parameters, other.log_prob, count, generator=generator)
 
-    def energy_score(
-        self, value: Any, *, n_samples: int = 1_000, generator: Generator | None = None
-    ) -> Estimate:
-        """Estimate E‖X − value‖ − ½E‖X − X′‖ [...]; exact (the CRPS) in one dimension."""
-        count = arguments.check_count("n_samples", n_samples)
-        target = self._finite_event(value)
-        return scores.energy_score(target, *self.parameters, count, generator=generator)
-
     # What the methods above share.
 
-    def _names_of(self, dims: Sequence[int]) -> list[str] | None:
-        return None if self.names is None else [self.names[d] for d in dims]
+    def _check_sizes(self, **tensors: Tensor) -> None:
+        triangular.is_diagonal(tensors["factors"], tensors["means"].shape[-1])
 
-    def _event(self, value: Any) -> Tensor:
-        return arguments.check_event(
-            "value", value, self.batch_shape, self.means, allow_nan=not self._validate_args
-        )
+    def _check_range(self) -> None:
+        log_diagonal = self.factors[..., : self.dimensions]
+        arguments.check_log_scales("factors", "log-diagonal", log_diagonal)
 
-    def _finite_event(self, value: Any) -> Tensor:
-        value = self._event(value)
-        if self._validate_args:
-            arguments.check_finite("value", value, "Score numbers only.")
-        return value
-
-    def _require_one_dimension(self, method: str) -> None:
-        if self.dimensions != 1:
-            came, expected = f"has {self.dimensions} dimensions", f"{method} needs exactly one"
-            remedy = "Take marginal(dim) or project(direction) first."
-            raise DimensionError(message("the mixture", came, expected, remedy))
+    def _structure(self) -> str:
+        if self.dimensions == 1:
+            return ""
+        diagonal = triangular.is_diagonal(self.factors, self.dimensions)
+        return f"covariance={'diagonal' if diagonal else 'full'!r}"
 
     def _resolution(self, given: Tensor) -> float:
         """Return the size below which a number may be rounding, of the mixture or of `given`."""

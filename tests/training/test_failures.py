@@ -199,7 +199,7 @@ class TestDiagnosis:
         if target is None:
             target = network(condition).sample()
         found = diagnose(network, condition[: len(target)], target)
-        return found, remedies(found, network.head.components)
+        return found, remedies(found)
 
     def test_a_healthy_one_has_no_advice(self):
         found, advice = self.look(self.network())

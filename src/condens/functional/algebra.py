@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from condens.functional.dtypes import widen
-from condens.functional.mixture import variance
+from condens.functional.mixture import posterior_logits, variance
 from condens.functional.normal import LOG_2PI
 from condens.functional.triangular import (
     aligned,
@@ -77,7 +77,7 @@ def condition(
     kept = block(factors, dimensions, 0, len(free))
     centre = means[..., free] - unwhiten(lead, kept)
     log_evidence = factors[..., len(free) : dimensions].sum(-1) - 0.5 * tail.square().sum(-1)
-    return Parameters(_posterior(logits, log_evidence), centre, kept).to(dtype)
+    return Parameters(reweighted(logits, log_evidence), centre, kept).to(dtype)
 
 
 def affine_scale(
@@ -148,7 +148,7 @@ def multiply(
         - 0.5 * left_over
         - 0.5 * dimensions * LOG_2PI
     )
-    product = Parameters(_posterior(logits, log_scale), means + shift.squeeze(-1), pack(r))
+    product = Parameters(reweighted(logits, log_scale), means + shift.squeeze(-1), pack(r))
     log_normaliser = (torch.log_softmax(logits, -1) + log_scale).logsumexp(-1)
     return product.to(dtype), log_normaliser.to(dtype)
 
@@ -183,7 +183,7 @@ def divide(
         + 0.5 * pull.square().sum((-1, -2))
         - log_diagonal(kept)
     )
-    logits = _posterior(logits, log_scale)
+    logits = reweighted(logits, log_scale)
     quotient = Parameters(logits, means + shift.squeeze(-1), pack(new_upper))
     slack = torch.linalg.eigvalsh(remainder.detach())[..., 0]
     return quotient.to(dtype), slack
@@ -195,17 +195,18 @@ def ensemble(members: Sequence[Parameters], log_weights: Tensor) -> Parameters:
     Shapes: members with equal batch shape and D; log_weights [M], normalised.
     """
     dimensions = members[0].means.shape[-1]
-    logits = [
-        torch.log_softmax(member.logits, -1) + log_weight
-        for member, log_weight in zip(members, log_weights, strict=True)
-    ]
+    logits = joined_logits([member.logits for member in members], log_weights)
     factors = aligned([member.factors for member in members], dimensions)
     means = [member.means for member in members]
-    return Parameters(torch.cat(logits, -1), torch.cat(means, -2), torch.cat(factors, -2))
+    return Parameters(logits, torch.cat(means, -2), torch.cat(factors, -2))
 
 
-def _posterior(logits: Tensor, log_evidence: Tensor) -> Tensor:
-    """Return the normalised log weights after evidence; evidence lost to overflow says nothing."""
-    joint = logits + log_evidence
-    lost = joint.isneginf().all(-1, keepdim=True)
-    return torch.log_softmax(torch.where(lost, logits, joint), -1)
+def joined_logits(logits: Sequence[Tensor], log_weights: Tensor) -> Tensor:
+    """Return the logits of all members' components. Shapes: M times [..., K], [M] → [..., ΣK]."""
+    pairs = zip(logits, log_weights, strict=True)
+    return torch.cat([torch.log_softmax(own, -1) + weight for own, weight in pairs], -1)
+
+
+def reweighted(logits: Tensor, log_evidence: Tensor) -> Tensor:
+    """Return the normalised log weights after evidence [..., K]."""
+    return torch.log_softmax(posterior_logits(logits + log_evidence, logits), -1)

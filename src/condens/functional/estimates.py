@@ -10,7 +10,7 @@ from torch import Generator, Tensor
 from condens.functional.dtypes import widen
 from condens.functional.mixture import joint_log_prob, log_prob
 from condens.functional.normal import LOG_2PI
-from condens.functional.sampling import sample, sample_components
+from condens.functional.sampling import sample_components
 from condens.functional.triangular import inverse_factors, log_determinant, log_diagonal
 
 
@@ -60,18 +60,35 @@ def entropy(
     in their far tails (8 to 12 σ apart) that number is below 10⁻⁴ and rests on rare draws:
     the stated error may then be too small. Differentiable. Shapes: → [...].
     """
-    components, dimensions = means.shape[-2:]
-    log_weights = torch.log_softmax(logits, -1)
+
+    def joint(number: int) -> Tensor:
+        draws = sample_components(means, factors, number, generator=generator)
+        return joint_log_prob(draws.movedim(-2, 1), logits, means, factors)
+
+    log_root = -log_determinant(factors, means.shape[-1])
+    return mixture_entropy(logits, gaussian_entropy(log_root, means.shape[-1]), joint, count)
+
+
+def gaussian_entropy(log_root: Tensor, dimensions: int) -> Tensor:
+    """Return ½D(1 + log 2π) + ½ log|Σ|, given ½ log|Σ|."""
+    return 0.5 * dimensions * (1 + LOG_2PI) + log_root
+
+
+def mixture_entropy(
+    logits: Tensor, gaussian: Tensor, joint: Callable[[int], Tensor], count: int
+) -> Estimate:
+    """Return Σₖ πₖ Hₖ + H(π) − H(k | X), the last of them estimated.
+
+    Shapes: logits and the entropies of the components [..., K] → [...]; joint(n) returns
+    log πₖ + log pₖ(x), [n, K, ..., K], at n draws x from each component.
+    """
+    components, log_weights = logits.shape[-1], torch.log_softmax(logits, -1)
     weights = log_weights.exp()
-    gaussian = 0.5 * dimensions * (1 + LOG_2PI) - log_determinant(factors, dimensions)
     exact = (weights * gaussian).sum(-1) + _categorical_entropy(log_weights)
     if components == 1:
         return Estimate(exact, torch.zeros_like(exact))
-    draws = sample_components(
-        means, factors, _per_component(count, components), generator=generator
-    ).movedim(-2, 1)
-    joint = joint_log_prob(draws, logits, means, factors)
-    doubt = _categorical_entropy(torch.log_softmax(joint, -1)).to(means.dtype).movedim(1, -1)
+    posteriors = torch.log_softmax(joint(_per_component(count, components)), -1)
+    doubt = _categorical_entropy(posteriors).to(logits.dtype).movedim(1, -1)
     estimate = _stratified(doubt, weights)
     return Estimate(exact - estimate.value, estimate.standard_error)
 
@@ -117,25 +134,15 @@ def gaussian_kl(loc: Tensor, factor: Tensor, other_loc: Tensor, other_upper: Ten
     return (0.5 * (stretch + shift - dimensions) + log_ratio).to(dtype)
 
 
-def hpd_threshold(
-    logits: Tensor,
-    means: Tensor,
-    factors: Tensor,
-    mass: float,
-    count: int,
-    *,
-    generator: Generator | None = None,
-) -> Estimate:
+def hpd_threshold(levels: Tensor, mass: float) -> Estimate:
     """Estimate the log density t whose region {x : log p(x) ≥ t} holds the given mass.
 
-    t is a quantile of log p(X). The standard error of the mass inside is
-    √(mass(1 − mass)/count); that of t follows from the spacing of the order statistics
-    two such errors to either side. Needs some ten draws on either side of the quantile.
-    Carries no gradient. Shapes: → [...].
+    t is a quantile of log p(X), read off its values at N draws. The standard error of the
+    mass inside is √(mass(1 − mass)/N); that of t follows from the spacing of the order
+    statistics two such errors to either side. Needs some ten draws on either side of the
+    quantile. Shapes: levels [N, ...] → [...].
     """
-    with torch.no_grad():
-        draws = sample(logits, means, factors, (count,), generator=generator)
-        levels = log_prob(draws, logits, means, factors).sort(0).values
+    count, levels = len(levels), levels.sort(0).values
     spread = math.sqrt(mass * (1 - mass) / count)
     low, middle, high = (
         levels[min(max(round(p * count) - 1, 0), count - 1)]

@@ -6,6 +6,8 @@ diagonal ones, and target [..., D]; leading axes broadcast. Results have the dty
 means; the arithmetic is done in double precision.
 """
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -31,11 +33,11 @@ def component_log_prob(target: Tensor, means: Tensor, factors: Tensor) -> Tensor
     tensor([-0.9189])
     """
     wide = widen(target, means, factors)
-    return _component_log_prob(*wide, reach=_reach(means)).to(means.dtype)
+    return _component_log_prob(*wide, reach=longest(means)).to(means.dtype)
 
 
-def _reach(means: Tensor) -> float:
-    # ‖z‖² must fit the dtype of the result, even if the arithmetic would hold more.
+def longest(means: Tensor) -> float:
+    """Return the bound of a latent whose square fits the dtype of the result."""
     return float(torch.finfo(means.dtype).max ** 0.5)
 
 
@@ -59,7 +61,7 @@ def joint_log_prob(target: Tensor, logits: Tensor, means: Tensor, factors: Tenso
 
     In double precision, for what follows. Shapes: → [..., K].
     """
-    reach = _reach(means)
+    reach = longest(means)
     target, logits, means, factors = widen(target, logits, means, factors)
     return torch.log_softmax(logits, -1) + _component_log_prob(target, means, factors, reach=reach)
 
@@ -75,12 +77,16 @@ def log_prob(target: Tensor, logits: Tensor, means: Tensor, factors: Tensor) -> 
     >>> log_prob(torch.zeros(1), torch.zeros(1), means=one, factors=one)
     tensor(-0.9189)
     """
-    joint = joint_log_prob(target, logits, means, factors)
+    return log_total(joint_log_prob(target, logits, means, factors)).to(means.dtype)
+
+
+def log_total(joint: Tensor) -> Tensor:
+    """Sum joint densities over the components, in log space. Shapes: [..., K] → [...]."""
     # A target that no component can hold in this precision: −inf, and no gradient
     # rather than the NaN of a softmax over −inf alone.
     lost = joint.isneginf().all(-1)
     held = torch.where(lost.unsqueeze(-1), 0.0, joint)
-    return torch.where(lost, -torch.inf, held.logsumexp(-1)).to(means.dtype)
+    return torch.where(lost, -torch.inf, held.logsumexp(-1))
 
 
 def responsibilities(target: Tensor, logits: Tensor, means: Tensor, factors: Tensor) -> Tensor:
@@ -92,8 +98,13 @@ def responsibilities(target: Tensor, logits: Tensor, means: Tensor, factors: Ten
     component: it gets the weights. Shapes: → [..., K].
     """
     joint = joint_log_prob(target, logits, means, factors)
+    return torch.softmax(posterior_logits(joint, logits.to(joint.dtype)), -1).to(means.dtype)
+
+
+def posterior_logits(joint: Tensor, logits: Tensor) -> Tensor:
+    """Return joint log densities as logits; evidence lost to overflow says nothing."""
     lost = joint.isneginf().all(-1, keepdim=True)
-    return torch.softmax(torch.where(lost, logits.to(joint.dtype), joint), -1).to(means.dtype)
+    return torch.where(lost, logits, joint)
 
 
 def mean(logits: Tensor, means: Tensor) -> Tensor:
@@ -104,9 +115,13 @@ def mean(logits: Tensor, means: Tensor) -> Tensor:
 
 def variance(logits: Tensor, means: Tensor, factors: Tensor) -> Tensor:
     """Return the variance of each dimension of the mixture. Shapes: → [..., D]."""
+    return total_variance(logits, means, component_variances(widen(factors), means.shape[-1]))
+
+
+def total_variance(logits: Tensor, means: Tensor, within: Tensor) -> Tensor:
+    """Return the variance of a mixture of components with variances [..., K, D]."""
     weights, offset = _spread(logits, means)
     between = (offset - (weights * offset).sum(-2, keepdim=True)).square()
-    within = component_variances(widen(factors), means.shape[-1])
     return _weighted(weights, within + between).to(means.dtype)
 
 
@@ -121,9 +136,13 @@ def covariance(logits: Tensor, means: Tensor, factors: Tensor) -> Tensor:
 
     Σ = Σₖ πₖ (Σₖ + (μₖ − μ)(μₖ − μ)ᵀ). Shapes: → [..., D, D].
     """
+    return total_covariance(logits, means, component_covariances(widen(factors), means.shape[-1]))
+
+
+def total_covariance(logits: Tensor, means: Tensor, within: Tensor) -> Tensor:
+    """Return the covariance of a mixture of components with covariances [..., K, D, D]."""
     weights, offset = _spread(logits, means)
     offset = offset - (weights * offset).sum(-2, keepdim=True)
-    within = component_covariances(widen(factors), means.shape[-1])
     between = offset.unsqueeze(-1) * offset.unsqueeze(-2)
     return _weighted(weights.unsqueeze(-1), within + between, -3).to(means.dtype)
 
@@ -144,9 +163,12 @@ def _weighted(weights: Tensor, values: Tensor, axis: int = -2) -> Tensor:
 
 def broadcast(logits: Tensor, means: Tensor, factors: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Expand the parameters to one batch shape. Shapes: [*b, K], [*b, K, D], [*b, K, T]."""
-    batch = torch.broadcast_shapes(logits.shape[:-1], means.shape[:-2], factors.shape[:-2])
-    return (
-        logits.expand(*batch, -1),
-        means.expand(*batch, -1, -1),
-        factors.expand(*batch, -1, -1),
-    )
+    logits, means, factors = expand_batch((logits, means, factors), (1, 2, 2))
+    return logits, means, factors
+
+
+def expand_batch(tensors: Sequence[Tensor], axes: Sequence[int]) -> list[Tensor]:
+    """Expand tensors to one batch shape; the last `axes` axes of each are not the batch's."""
+    pairs = list(zip(tensors, axes, strict=True))
+    batch = torch.broadcast_shapes(*(tensor.shape[: tensor.dim() - n] for tensor, n in pairs))
+    return [tensor.expand(*batch, *[-1] * n) for tensor, n in pairs]

@@ -14,6 +14,9 @@ from condens.functional.triangular import unwhiten
 from condens.kernels import native
 from condens.kernels.choice import choose
 
+BLOCK = 32  # draws that share a factor
+CHUNK = 2**19  # numbers of factors and noise in work at a time: what a cache holds
+
 
 def sample(
     logits: Tensor,
@@ -28,14 +31,11 @@ def sample(
     Carries no gradient: `rsample` does. Shapes: → `[*shape, *batch, D]`.
     """
     logits, means, factors = (t.detach() for t in broadcast(logits, means, factors))
-    cumulative, uniform, noise = _randomness(logits, means, shape, generator)
+    cumulative, uniform, noise = randomness(logits, means, shape, generator)
     if choose(means) is native:
-        rows = logits.shape[:-1].numel()
-        flat = (t.reshape(rows, *t.shape[-2:]) for t in (means, factors))
-        draws = noise.reshape(len(noise), rows, -1) if noise.numel() else noise
-        native.draw(draws, uniform, cumulative, *flat)
+        native.draw(*_in_rows(noise, uniform, cumulative, means, factors))
     else:
-        noise = _solve(cumulative, uniform, noise, means, factors).to(means.dtype)
+        noise = _solve(*_in_rows(noise, uniform, cumulative, means, factors))
     return noise.reshape(*shape, *logits.shape[:-1], means.shape[-1])
 
 
@@ -57,13 +57,14 @@ def rsample(
     Shapes: → `[*shape, *batch, D]`.
     """
     logits, means, factors = broadcast(logits, means, factors)
-    cumulative, uniform, noise = _randomness(logits, means, shape, generator)
-    draws = _solve(cumulative, uniform, noise, means.detach(), factors.detach())
+    cumulative, uniform, noise = randomness(logits, means, shape, generator)
+    draws = widen(noise)  # the density at a draw rounded to float32 is another one
+    draws = _solve(*_in_rows(draws, uniform, cumulative, means.detach(), factors.detach()))
     draws = draws.reshape(*shape, *logits.shape[:-1], means.shape[-1])
     return attach_gradient(draws, torch.zeros_like(draws), logits, means, factors)
 
 
-def _randomness(
+def randomness(
     logits: Tensor, means: Tensor, shape: Sequence[int], generator: Generator | None
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return cumulative weights [*b, K], uniform [S, *b] in double, and noise [S, *b, D]."""
@@ -75,20 +76,87 @@ def _randomness(
     return cumulative, uniform, noise
 
 
+def _in_rows(noise: Tensor, uniform: Tensor, *mixture: Tensor) -> tuple[Tensor, ...]:
+    """Make one axis of the batch axes: noise [S, B, D], uniform [S, B], mixture [B, ...]."""
+    draws, *batch, dimensions = noise.shape
+    rows = math.prod(batch)
+    return (
+        noise.view(draws, rows, dimensions),
+        uniform.view(draws, rows),
+        *(t.reshape(rows, *t.shape[len(batch) :]) for t in mixture),
+    )
+
+
 def _solve(
-    cumulative: Tensor, uniform: Tensor, noise: Tensor, means: Tensor, factors: Tensor
+    noise: Tensor, uniform: Tensor, cumulative: Tensor, means: Tensor, factors: Tensor
 ) -> Tensor:
-    """Return draws in double precision: a coordinate may be the small difference of large ones."""
+    """Return x = μₖ + Ūₖ⁻¹η in the noise's dtype, solved for blocks of draws that share a factor.
+
+    The arithmetic is in double: a coordinate may be the small difference of large ones. Every
+    shape follows from the arguments' shapes, so nothing waits for a device and torch.compile
+    sees one graph.
+
+    Shapes: noise [S, B, D], uniform [S, B], cumulative [B, K], means [B, K, D], factors
+    [B, K, T] → [S·B, D].
+    """
+    components, dimensions = means.shape[-2:]
+    width = max(1, min(BLOCK, len(noise) // components))
+    rows = noise.flatten(0, 1)
+    order, chosen, start, stop = _blocks(_cells(uniform, cumulative), cumulative.numel(), width)
+    lanes = torch.arange(width, device=noise.device)
+    solved = rows.new_empty(len(rows) + 1, dimensions)
+    size = max(1, CHUNK // (dimensions * (dimensions + width)))
+    for first in range(0, len(chosen), size):
+        part = slice(first, first + size)
+        place = start[part, None] + lanes
+        row = order[place.clamp(max=len(rows) - 1)]
+        member, component = chosen[part] // components, chosen[part] % components
+        latent, centre, factor = widen(
+            # Not indexed: index_select moves whole rows, not number by number.
+            rows.index_select(0, row.flatten()).unflatten(0, row.shape),
+            means[member, component],
+            factors[member, component],
+        )
+        draws = (unwhiten(latent.movedim(1, 0), factor) + centre).movedim(1, 0)
+        # What fills up a block goes to the row that nobody reads.
+        target = torch.where(place < stop[part, None], row, len(rows))
+        solved.index_copy_(0, target.flatten(), draws.flatten(0, 1).to(rows.dtype))
+    return solved[:-1]
+
+
+def pick(uniform: Tensor, cumulative: Tensor) -> Tensor:
+    """Return the components that uniform numbers fall to. Shapes: [S, *b], [*b, K] → [S, *b]."""
     total = cumulative[..., -1:]
     levels = (uniform.movedim(0, -1) * total).contiguous()
     index = torch.searchsorted(cumulative.contiguous(), levels, right=True)
     # Rounding may reach the total itself; a component without weight is never drawn.
-    last = (cumulative < total).sum(-1, keepdim=True)
-    index = torch.minimum(index, last).movedim(-1, 0)[..., None, None]
-    centre = torch.take_along_dim(means.unsqueeze(0), index, -2).squeeze(-2)
-    chosen = torch.take_along_dim(factors.unsqueeze(0), index, -2).squeeze(-2)
-    centre, noise, chosen = widen(centre, noise, chosen)
-    return centre + unwhiten(noise, chosen)
+    return torch.minimum(index, (cumulative < total).sum(-1, keepdim=True)).movedim(-1, 0)
+
+
+def _cells(uniform: Tensor, cumulative: Tensor) -> Tensor:
+    """Return bK + k for a draw of component k of member b. Shapes: [S, B], [B, K] → [S·B]."""
+    batch, components = cumulative.shape
+    cell = pick(uniform, cumulative) + components * torch.arange(batch, device=uniform.device)
+    # Sorting takes a pass for every byte.
+    return cell.flatten().to(torch.int32 if cumulative.numel() < 2**31 else torch.int64)
+
+
+def _blocks(cell: Tensor, cells: int, width: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Return draws sorted by cell, and for every block its cell and where it starts and stops.
+
+    A block holds up to `width` sorted draws, from `start` on, of a cell that ends at `stop`.
+    There are as many blocks as there might have to be; the last ones are empty.
+    """
+    ordered, order = cell.sort(stable=True)
+    options: dict[str, Any] = {"device": cell.device, "dtype": cell.dtype}
+    bounds = torch.searchsorted(ordered, torch.arange(cells + 1, **options))
+    blocks = (bounds.diff() + width - 1) // width
+    until = blocks.cumsum(0)
+    most = (len(cell) + (width - 1) * min(cells, len(cell))) // width
+    number = torch.arange(most, device=cell.device)
+    chosen = torch.searchsorted(until, number, right=True).clamp(max=cells - 1)
+    start = bounds[chosen] + width * (number - (until - blocks)[chosen])
+    return order, chosen, start, bounds[chosen + 1]
 
 
 def sample_components(

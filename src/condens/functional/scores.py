@@ -3,12 +3,11 @@
 import math
 
 import torch
-from torch import Generator, Tensor
+from torch import Tensor
 
 from condens.functional import normal
 from condens.functional.dtypes import widen
 from condens.functional.estimates import Estimate, standard_error
-from condens.functional.sampling import sample
 
 
 def crps(target: Tensor, logits: Tensor, means: Tensor, factors: Tensor) -> Tensor:
@@ -38,29 +37,15 @@ def _mean_absolute(centre: Tensor, deviation: Tensor) -> Tensor:
     return 2 * deviation * normal.density(ratio) + centre * torch.erf(ratio / math.sqrt(2))
 
 
-def energy_score(
-    target: Tensor,
-    logits: Tensor,
-    means: Tensor,
-    factors: Tensor,
-    count: int,
-    *,
-    generator: Generator | None = None,
-) -> Estimate:
-    """Estimate E‖X − x‖ − ½E‖X − X′‖ from independent pairs; in one dimension, exact.
+def energy_score(target: Tensor, first: Tensor, second: Tensor) -> Estimate:
+    """Estimate E‖X − x‖ − ½E‖X − X′‖ from independent pairs of draws.
 
-    In one dimension it is the CRPS. Carries no gradient where it is estimated.
-    Shapes: target [..., D] → [...].
+    Shapes: target [..., D], draws [N, *batch, D] → [...]; the target's leading axes
+    broadcast against the batch.
     """
-    if means.shape[-1] == 1:
-        exact = crps(target, logits, means, factors)
-        return Estimate(exact, torch.zeros_like(exact))
-    with torch.no_grad():
-        draws = sample(logits, means, factors, (2, count), generator=generator)
-        target = target.to(means.dtype)
-        first, second = draws.reshape(
-            2, count, *[1] * (target.dim() - means.dim() + 1), *draws.shape[2:]
-        )
-        reach = 0.5 * ((first - target).norm(dim=-1) + (second - target).norm(dim=-1))
-        score = reach - 0.5 * (first - second).norm(dim=-1)
-        return Estimate(score.mean(0), standard_error(score)).to(means.dtype)
+    extra = [1] * (target.dim() + 1 - first.dim())
+    shape = (len(first), *extra, *first.shape[1:])
+    first, second = first.reshape(shape), second.reshape(shape)
+    reach = 0.5 * ((first - target).norm(dim=-1) + (second - target).norm(dim=-1))
+    score = reach - 0.5 * (first - second).norm(dim=-1)
+    return Estimate(score.mean(0), standard_error(score))

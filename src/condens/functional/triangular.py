@@ -65,9 +65,9 @@ def _take(tensor: Tensor, positions: Tensor) -> Tensor:
     return tensor.index_select(-1, positions.flatten())
 
 
-def _exp(log_diagonal: Tensor) -> Tensor:
-    # Saturates just below the largest number: infinity times a zero would be NaN.
-    return log_diagonal.clamp(max=math.log(torch.finfo(log_diagonal.dtype).max) - 1).exp()
+def saturated_exp(log_scale: Tensor) -> Tensor:
+    """Return exp, but at most just below the largest number: infinity times zero is NaN."""
+    return log_scale.clamp(max=math.log(torch.finfo(log_scale.dtype).max) - 1).exp()
 
 
 def unpack(factors: Tensor, dimensions: int) -> Tensor:
@@ -79,7 +79,7 @@ def unpack(factors: Tensor, dimensions: int) -> Tensor:
     tensor([[1., 5.],
             [0., 1.]])
     """
-    scales = _exp(factors[..., :dimensions])
+    scales = saturated_exp(factors[..., :dimensions])
     if is_diagonal(factors, dimensions):
         return torch.diag_embed(scales)
     zero = torch.zeros_like(factors[..., :1])
@@ -161,8 +161,8 @@ def whiten(difference: Tensor, factors: Tensor) -> Tensor:
     """
     dimensions = difference.shape[-1]
     if is_diagonal(factors, dimensions):
-        return _exp(factors) * difference
-    return _on_vectors(torch.matmul, unpack(factors, dimensions), difference)
+        return saturated_exp(factors) * difference
+    return on_vectors(torch.matmul, unpack(factors, dimensions), difference)
 
 
 def unwhiten(latent: Tensor, factors: Tensor) -> Tensor:
@@ -175,10 +175,10 @@ def unwhiten(latent: Tensor, factors: Tensor) -> Tensor:
     """
     dimensions = latent.shape[-1]
     if is_diagonal(factors, dimensions):
-        return latent / _exp(factors)
+        return latent / saturated_exp(factors)
     if factors.dtype in (torch.float16, torch.bfloat16):  # LAPACK has no half precision
         return unwhiten(*widen(latent, factors)).to(factors.dtype)
-    return _on_vectors(solve_upper, unpack(factors, dimensions), latent)
+    return on_vectors(solve_upper, unpack(factors, dimensions), latent)
 
 
 def whiten_gradient(cotangent: Tensor, difference: Tensor, factors: Tensor) -> Tensor:
@@ -190,7 +190,7 @@ def whiten_gradient(cotangent: Tensor, difference: Tensor, factors: Tensor) -> T
     summed over the leading axis.
     """
     dimensions = difference.shape[-1]
-    scales = _exp(factors[..., :dimensions])
+    scales = saturated_exp(factors[..., :dimensions])
     if is_diagonal(factors, dimensions):
         return (cotangent * difference).sum(0) * scales
     outer = cotangent.movedim(0, -1) @ difference.movedim(0, -2)
@@ -292,7 +292,7 @@ def solve_upper(upper: Tensor, right: Tensor) -> Tensor:
     return torch.linalg.solve_triangular(upper, right, upper=True)
 
 
-def _on_vectors(
+def on_vectors(
     operator: Callable[[Tensor, Tensor], Tensor], matrices: Tensor, vectors: Tensor
 ) -> Tensor:
     """Apply a matrix operator to vectors; leading axes the matrices lack become columns.

@@ -19,10 +19,6 @@
 #define BLOCK 64 /* samples at a time */
 #define LANES 8  /* lines and samples of a tile to transpose */
 #define STAGED 128 /* lines of a factor copied at a time, or one factor's */
-#define GROUP 32 /* draws solved together; SMALL where there are few */
-#define SMALL 8
-#define TURN 512   /* draws of a member before its neighbour's */
-#define NEARBY 64 /* bytes of rows that take turns */
 #define INLINE static inline __attribute__((always_inline))
 #define ALIGNED __attribute__((aligned(64)))
 #define SIMD _Pragma("omp simd")

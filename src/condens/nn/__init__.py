@@ -1,6 +1,8 @@
 """Networks that predict mixtures: backbones, heads, and the two together."""
 
 from condens.nn.backbone import MLP
+from condens.nn.density import DensityNetwork
+from condens.nn.ensemble import Ensemble
 from condens.nn.head import HEADS, DiagonalHead, FullHead, Head, IsotropicHead, TiedHead
 from condens.nn.network import MixtureNetwork
 from condens.nn.scaling import Standardiser
@@ -8,7 +10,9 @@ from condens.nn.scaling import Standardiser
 __all__ = [
     "HEADS",
     "MLP",
+    "DensityNetwork",
     "DiagonalHead",
+    "Ensemble",
     "FullHead",
     "Head",
     "IsotropicHead",

@@ -6,7 +6,7 @@ factor, σ = floor + exp(−u), so that the density stays normalised and bounded
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import ClassVar, Self
 
 import torch
 from torch import Tensor, nn
@@ -117,6 +117,28 @@ class Head(nn.Module, ABC):
         logits = torch.zeros(self.components, dtype=start.means.dtype)
         bias = torch.cat([logits, start.means.flatten(), self._scales_from(start)])
         self.linear.bias.copy_(bias)
+
+    @torch.no_grad()
+    def with_components(self, kept: Sequence[int]) -> Self:
+        """Return a head with some of the components, its other outputs as they are."""
+        made = type(self)(self.linear.in_features, self.dimensions, len(kept), floor=self.floor).to(
+            self.linear.weight
+        )
+        first, second = self.components, self.components * (1 + self.dimensions)
+        for ours, theirs in (
+            (self.linear.weight, made.linear.weight),
+            (self.linear.bias, made.linear.bias),
+        ):
+            parts = [ours[:first], ours[first:second], ours[second:]]
+            shared = len(parts[2]) == made._scale_outputs
+            chosen = [
+                part.unflatten(0, (first, -1))[list(kept)].flatten(0, 1) for part in parts[:2]
+            ]
+            rest = (
+                parts[2] if shared else parts[2].unflatten(0, (first, -1))[list(kept)].flatten(0, 1)
+            )
+            theirs.copy_(torch.cat([*chosen, rest]))
+        return made
 
     def _split(self, outputs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         first, second = self.components, self.components * (1 + self.dimensions)

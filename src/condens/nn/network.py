@@ -1,26 +1,22 @@
 """A backbone and a head: condition in, mixture out."""
 
+import copy
 from collections.abc import Sequence
 from typing import Self
 
 import torch
 from torch import Generator, Tensor, nn
 
-from condens.distribution import GaussianMixture
-from condens.errors import ArgumentError, NotFiniteError, ShapeError, message
+from condens.errors import ArgumentError, message
+from condens.functional.algebra import Parameters
 from condens.nn.backbone import MLP
+from condens.nn.density import DensityNetwork
 from condens.nn.head import FLOOR, HEADS, Head
-from condens.nn.scaling import Standardiser
 from condens.nn.start import spread
 
 
-class MixtureNetwork(nn.Module):
-    """A network that maps a condition to the density of the targets.
-
-    It has two doors: calling it gives a `GaussianMixture` in the target's own units, and
-    `nll` gives the loss, head and kernel fused, without building the object. Both agree.
-    Condition and target are standardised inside, with statistics that `prepare` takes from
-    the training data and that are part of the network's state.
+class MixtureNetwork(DensityNetwork):
+    """A backbone and a head, from a condition to the density of the targets.
 
     Args:
         backbone: any module from a batch of conditions to features [b, F].
@@ -42,13 +38,8 @@ class MixtureNetwork(nn.Module):
         condition_columns: int | None = None,
         names: Sequence[str] | None = None,
     ) -> None:
-        super().__init__()
+        super().__init__(head.dimensions, condition_columns, names)
         self.backbone, self.head = backbone, head
-        self.condition_scaling = (
-            None if condition_columns is None else Standardiser(condition_columns)
-        )
-        self.target_scaling = Standardiser(head.dimensions)
-        self.names = None if names is None else tuple(names)
 
     @classmethod
     def of(
@@ -77,108 +68,29 @@ class MixtureNetwork(nn.Module):
 
     @property
     def dtype(self) -> torch.dtype:
-        """The dtype the network computes in."""
+        """The dtype the head computes in."""
         return self.head.linear.weight.dtype
-
-    def forward(self, condition: Tensor) -> GaussianMixture:
-        """Return the mixtures, in the target's own units and the dtype of the condition.
-
-        Shapes: condition [b, C], or what the backbone takes → batch shape [b].
-        """
-        features = self.features(self.standardise_condition(condition))
-        mixture = self.target_scaling.inverse(self.head(features, self.names))
-        return mixture.to(condition.dtype if condition.is_floating_point() else self.dtype)
-
-    def nll(self, condition: Tensor, target: Tensor, weights: Tensor | None = None) -> Tensor:
-        """Return Σ weights · −log p(target | condition), the mean by default.
-
-        Entries of the target that are NaN were not observed. Shapes: target [b, D],
-        weights [b] → [].
-        """
-        self.check(condition, target)
-        loss = self.loss(
-            self.standardise_condition(condition), self.standardise_target(target), weights
-        )
-        return loss + self.log_scale(target, weights)
-
-    def loss(self, condition: Tensor, target: Tensor, weights: Tensor | None = None) -> Tensor:
-        """Return the negative log-likelihood of what is standardised already."""
-        return self.head.nll(self.features(condition), target, weights)
 
     def features(self, condition: Tensor) -> Tensor:
         """Return the backbone's features of standardised conditions, in the head's dtype."""
         features: Tensor = self.backbone(condition)
         return features.to(self.dtype)
 
-    def standardise_condition(self, condition: Tensor) -> Tensor:
-        """Return what the backbone reads; whole numbers (tokens, …) stay whole."""
-        if self.condition_scaling is None:
-            return condition.to(self.dtype) if condition.is_floating_point() else condition
-        self._check_columns(condition)
-        return self.condition_scaling(condition).to(self.dtype)
+    def parameters_of(self, condition: Tensor) -> Parameters:
+        """Return the mixture's parameters for what is standardised already."""
+        return self.head.parameters_of(self.features(condition))
 
-    def standardise_target(self, target: Tensor) -> Tensor:
-        """Return what the head's density is over."""
-        return self.target_scaling(target).to(self.dtype)
+    def loss(self, condition: Tensor, target: Tensor, weights: Tensor | None = None) -> Tensor:
+        """Return the negative log-likelihood of what is standardised already, head fused."""
+        return self.head.nll(self.features(condition), target, weights)
 
-    def log_scale(self, target: Tensor, weights: Tensor | None = None) -> Tensor:
-        """Return what standardising the target takes from its negative log-likelihood."""
-        each = (~target.isnan()).to(torch.float64) @ self.target_scaling.scale.log()
-        total = each.mean() if weights is None else each @ weights.to(torch.float64)
-        return total.to(self.dtype)
+    def start(self, target: Tensor, generator: Generator) -> None:
+        """Place the components on standardised targets."""
+        head = self.head
+        head.start_from(spread(target, head.components, floor=head.floor, generator=generator))
 
-    @torch.no_grad()
-    def prepare(
-        self,
-        condition: Tensor,
-        target: Tensor,
-        *,
-        generator: Generator | None = None,
-        from_data: bool = True,
-    ) -> Self:
-        """Take the scales from data, and start the components where the targets are.
-
-        With `from_data=False` only the scales: every component starts as the same standard
-        normal, as in the report.
-        """
-        self.check(condition, target)
-        if self.condition_scaling is not None:
-            self.condition_scaling.fit(condition, "condition")
-        self.target_scaling.fit(target, "target")
-        if from_data:
-            if generator is None:
-                generator = Generator().manual_seed(0)
-            self.head.start_from(
-                spread(
-                    self.target_scaling(target).cpu(),
-                    self.head.components,
-                    floor=self.head.floor,
-                    generator=generator,
-                )
-            )
-        return self
-
-    def check(self, condition: Tensor, target: Tensor) -> None:
-        """Raise a named error where rows do not fit this network."""
-        if target.dim() != 2 or target.shape[1] != self.head.dimensions:
-            came = f"has shape {list(target.shape)}"
-            expected = f"[rows, {self.head.dimensions}] was expected"
-            raise ShapeError(message("target", came, expected, "Pass one column a dimension."))
-        if len(condition) != len(target):
-            came, expected = f"has {len(condition)} rows", f"target has {len(target)}"
-            raise ShapeError(message("condition", came, expected, "Pass one row for each."))
-        self._check_columns(condition)
-        if condition.is_floating_point() and not bool(condition.isfinite().all()):
-            row = int((~condition.isfinite()).nonzero()[0, 0])
-            came, expected = f"is NaN or infinite in row {row}", "the network reads every entry"
-            remedy = "Drop such rows, or fill the entries (and add a column that tells which)."
-            raise NotFiniteError(message("condition", came, expected, remedy))
-
-    def _check_columns(self, condition: Tensor) -> None:
-        if self.condition_scaling is None:
-            return
-        columns = len(self.condition_scaling.location)
-        # Without this, a single column would be read as if it were all of them.
-        if condition.shape[-1:] != (columns,):
-            came, expected = f"has shape {list(condition.shape)}", f"[rows, {columns}] was expected"
-            raise ShapeError(message("condition", came, expected, "Pass one column a feature."))
+    def with_components(self, kept: Sequence[int]) -> "MixtureNetwork":
+        """Return a copy that has some of the components only."""
+        made = copy.deepcopy(self)
+        made.head = self.head.with_components(kept)
+        return made

@@ -2,6 +2,7 @@
 
 from condens.training.history import Epoch, History
 from condens.training.loop import train
+from condens.training.selection import Selection, Trial, choose_components
 from condens.training.settings import Settings
 
-__all__ = ["Epoch", "History", "Settings", "train"]
+__all__ = ["Epoch", "History", "Selection", "Settings", "Trial", "choose_components", "train"]

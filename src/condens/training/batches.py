@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from condens.data import Rows
-from condens.nn import MixtureNetwork
+from condens.nn import DensityNetwork
 from condens.training.settings import Settings
 
 
@@ -17,7 +17,7 @@ class Batches:
     Weights have mean one, so that a batch of b rows counts w/b each.
     """
 
-    def __init__(self, network: MixtureNetwork, rows: Rows) -> None:
+    def __init__(self, network: DensityNetwork, rows: Rows) -> None:
         shares = None if rows.weights is None else rows.weights / rows.weights.sum()
         self.offset = float(network.log_scale(rows.target, shares))
         self.rows = Rows(

@@ -8,11 +8,11 @@ from torch import Tensor
 
 from condens.functional.mixture import responsibilities
 from condens.functional.triangular import is_diagonal, unpack, whiten
-from condens.nn import MixtureNetwork
+from condens.nn import DensityNetwork
 
 ROWS = 256
 # Multiplications spent on condition numbers, an epoch.
-EFFORT = 300_000
+EFFORT = 100_000
 # A row that far out with every component, by chance, is explained by none.
 UNLIKELY = 1e-6
 
@@ -46,12 +46,12 @@ class Diagnosis(NamedTuple):
 
 
 @torch.no_grad()
-def diagnose(network: MixtureNetwork, condition: Tensor, target: Tensor) -> Diagnosis:
+def diagnose(network: DensityNetwork, condition: Tensor, target: Tensor) -> Diagnosis:
     """Look at the mixtures of the first rows, which are standardised and in random order."""
     complete = (~target.isnan().any(1)).nonzero().flatten()[:ROWS]
     if not len(complete):
         return Diagnosis(math.nan, math.nan, math.nan, math.nan, [])
-    parameters = network.head.parameters_of(network.features(condition[complete]))
+    parameters = network.parameters_of(condition[complete])
     x = target[complete]
     shares = responsibilities(x, *parameters).double()
     usage = shares.mean(0)
@@ -68,9 +68,9 @@ def diagnose(network: MixtureNetwork, condition: Tensor, target: Tensor) -> Diag
     )
 
 
-def remedies(found: Diagnosis, components: int) -> list[str]:
+def remedies(found: Diagnosis) -> list[str]:
     """Return advice for everything that has gone bad."""
-    advice = []
+    advice, components = [], len(found.usage)
     if found.unexplained > 0.01:
         advice.append(
             f"{found.unexplained:.1%} of the validation rows are explained by no component. Use "

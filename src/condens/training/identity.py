@@ -9,14 +9,14 @@ import torch
 
 from condens.data import Rows
 from condens.errors import RunDirectoryError, message
-from condens.nn import MixtureNetwork
+from condens.nn import DensityNetwork
 from condens.training.settings import Settings
 
 Identity = dict[str, Any]
 
 
 def identity(
-    network: MixtureNetwork, settings: Settings, rows: Rows, validation: Rows | None
+    network: DensityNetwork, settings: Settings, rows: Rows, validation: Rows | None
 ) -> Identity:
     """Return the network's form, the settings, and a hash of every byte of the data."""
     digest = hashlib.sha256()
@@ -29,7 +29,7 @@ def identity(
     return {"network": _form(network), "settings": given, "data": digest.hexdigest()}
 
 
-def _form(network: MixtureNetwork) -> dict[str, str]:
+def _form(network: DensityNetwork) -> dict[str, str]:
     """Return what a network's state must fit into, and the floor, which is in no tensor."""
     held = {name: f"{t.dtype} {list(t.shape)}" for name, t in network.state_dict().items()}
     return held | {"head": f"{network.head.structure}, floor {network.head.floor!r}"}

@@ -16,7 +16,7 @@ from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
 from condens.data import Rows
 from condens.errors import ArgumentError, TrainingError, message
-from condens.nn import MixtureNetwork
+from condens.nn import DensityNetwork
 from condens.training.batches import Batches, Noise
 from condens.training.checkpoint import RunDirectory
 from condens.training.diagnostics import diagnose, remedies
@@ -40,7 +40,7 @@ BLOCK = 4096
 
 
 def train(
-    network: MixtureNetwork,
+    network: DensityNetwork,
     data: Any,
     settings: Settings | None = None,
     *,
@@ -100,7 +100,7 @@ class _Loop:
 
     def __init__(
         self,
-        network: MixtureNetwork,
+        network: DensityNetwork,
         rows: Rows,
         validation: Rows | None,
         settings: Settings,
@@ -114,7 +114,7 @@ class _Loop:
         if validation is None and settings.validation_share and len(rows) > 1:
             rows, validation = rows.split(settings.validation_share, settings.seed)
         self.state = State(network, settings)
-        if not self._resume():
+        if not self._resume() and settings.start != "keep":
             generator = torch.Generator().manual_seed(settings.seed)
             network.prepare(
                 rows.condition, rows.target, generator=generator, from_data=settings.start == "data"
@@ -197,11 +197,12 @@ class _Loop:
             return
         loss.backward()
         size = get_total_norm([p.grad for p in state.parameters if p.grad is not None])
-        value = loss.item()
-        if not (math.isfinite(value) and math.isfinite(size.item())):
+        value, length = loss.item(), size.item()
+        if not (math.isfinite(value) and math.isfinite(length)):
             self._leave_out(value)
             return
-        clip_grads_with_norm_(state.parameters, self.settings.clip, size)
+        if length > self.settings.clip:
+            clip_grads_with_norm_(state.parameters, self.settings.clip, size)
         for group in state.optimiser.param_groups:
             group["lr"] = self._rate()
         state.optimiser.step()
@@ -314,7 +315,7 @@ class _Loop:
         """Say what is bad about the network that is returned."""
         found = diagnose(self.network, *self.validation.rows[:2])
         self.history.warnings = []
-        for advice in remedies(found, self.network.head.components):
+        for advice in remedies(found):
             self.history.warnings.append(advice)
             warnings.warn(advice, stacklevel=4)
 

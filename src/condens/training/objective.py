@@ -6,7 +6,7 @@ from torch import Tensor
 from condens.data import Rows
 from condens.functional.losses import report_printed_form, uniform_bound, weighted_bound
 from condens.kernels.passes import weighted_sum
-from condens.nn import MixtureNetwork
+from condens.nn import DensityNetwork, Ensemble, MixtureNetwork
 from condens.training.settings import Settings
 
 _BOUNDS = {
@@ -16,8 +16,17 @@ _BOUNDS = {
 }
 
 
-def objective(network: MixtureNetwork, settings: Settings, epoch: int, batch: Rows) -> Tensor:
-    """Return the loss of a batch of standardised rows."""
+def objective(network: DensityNetwork, settings: Settings, epoch: int, batch: Rows) -> Tensor:
+    """Return the loss of a batch of standardised rows, the mean over the members'."""
+    if isinstance(network, Ensemble):
+        losses = [_loss(member, settings, epoch, batch) for member in network.members]
+        return torch.stack(losses).mean()
+    if isinstance(network, MixtureNetwork):
+        return _loss(network, settings, epoch, batch)
+    return network.loss(*batch)
+
+
+def _loss(network: MixtureNetwork, settings: Settings, epoch: int, batch: Rows) -> Tensor:
     condition, target, weights = batch
     with torch.autocast(condition.device.type, torch.bfloat16, enabled=settings.autocast):
         features = network.features(condition)

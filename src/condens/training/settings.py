@@ -35,7 +35,8 @@ class Settings:
         bound: a Jensen bound to warm up on, for `bound_epochs`; `printed` is the report's
             form, for comparison.
         entropy: weight of a term that rewards even mixture weights.
-        start: `data` places the components on the targets first, `zero` is the report's.
+        start: `data` places the components on the targets first, `zero` is the report's, and
+            `keep` goes on with a network as it is, its scales included.
         autocast: run the backbone in bfloat16.
         seed: of everything random. The same seed and environment give the same bytes.
     """
@@ -55,7 +56,7 @@ class Settings:
     bound: Bound | None = None
     bound_epochs: int = 2
     entropy: float = 0.0
-    start: Literal["data", "zero"] = "data"
+    start: Literal["data", "zero", "keep"] = "data"
     autocast: bool = False
     seed: int = 0
 
@@ -86,7 +87,7 @@ class Settings:
         for name, choices in (
             ("schedule", ("cosine", "plateau", "constant")),
             ("bound", (None, "weighted", "uniform", "printed")),
-            ("start", ("data", "zero")),
+            ("start", ("data", "zero", "keep")),
         ):
             self._need(name, getattr(self, name) in choices, f"one of {choices} was expected")
 

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from condens.nn import MixtureNetwork
+from condens.nn import DensityNetwork
 from condens.training.history import History
 from condens.training.settings import Settings
 
@@ -17,7 +17,7 @@ Tensors = dict[str, Tensor]
 class State:
     """The mutable part of a run. `tensors` and `values` are all of it; `load` takes them back."""
 
-    def __init__(self, network: MixtureNetwork, settings: Settings) -> None:
+    def __init__(self, network: DensityNetwork, settings: Settings) -> None:
         self.network = network
         self.parameters: list[Tensor] = [p for p in network.parameters() if p.requires_grad]
         # Only matrices shrink: a bias places a component, and has no reason to be small.

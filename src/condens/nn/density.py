@@ -1,0 +1,143 @@
+"""What training and prediction need of a network that gives densities."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Self
+
+import torch
+from torch import Generator, Tensor, nn
+
+from condens.distribution import GaussianMixture
+from condens.errors import NotFiniteError, ShapeError, message
+from condens.functional.algebra import Parameters
+from condens.nn.scaling import Standardiser
+
+
+class DensityNetwork(nn.Module, ABC):
+    """A network from a condition to the density of D targets.
+
+    It has two doors: calling it gives a `GaussianMixture` in the target's own units, and
+    `nll` gives the loss, by the fastest way there is, without building the object. Both
+    agree. Condition and target are standardised inside, with statistics that `prepare` takes
+    from the training data and that are part of the network's state.
+    """
+
+    condition_scaling: Standardiser | None
+    target_scaling: Standardiser
+    names: tuple[str, ...] | None
+
+    def __init__(
+        self, dimensions: int, condition_columns: int | None, names: Sequence[str] | None
+    ) -> None:
+        super().__init__()
+        self.dimensions = dimensions
+        self.condition_scaling = (
+            None if condition_columns is None else Standardiser(condition_columns)
+        )
+        self.target_scaling = Standardiser(dimensions)
+        self.names = None if names is None else tuple(names)
+
+    @property
+    @abstractmethod
+    def dtype(self) -> torch.dtype:
+        """The dtype the network computes in."""
+
+    @abstractmethod
+    def parameters_of(self, condition: Tensor) -> Parameters:
+        """Return the mixture's parameters for what is standardised already."""
+
+    @abstractmethod
+    def loss(self, condition: Tensor, target: Tensor, weights: Tensor | None = None) -> Tensor:
+        """Return the negative log-likelihood of what is standardised already."""
+
+    @abstractmethod
+    def start(self, target: Tensor, generator: Generator) -> None:
+        """Place the components on standardised targets."""
+
+    def forward(self, condition: Tensor) -> GaussianMixture:
+        """Return the mixtures, in the target's own units and the dtype of the condition.
+
+        Shapes: condition [b, C], or what the backbone takes → batch shape [b].
+        """
+        parameters = self.parameters_of(self.standardise_condition(condition))
+        standard = GaussianMixture(*parameters, names=self.names, validate_args=False)
+        mixture = self.target_scaling.inverse(standard)
+        return mixture.to(condition.dtype if condition.is_floating_point() else self.dtype)
+
+    def nll(self, condition: Tensor, target: Tensor, weights: Tensor | None = None) -> Tensor:
+        """Return Σ weights · −log p(target | condition), the mean by default.
+
+        Entries of the target that are NaN were not observed. Shapes: target [b, D],
+        weights [b] → [].
+        """
+        self.check(condition, target)
+        loss = self.loss(
+            self.standardise_condition(condition), self.standardise_target(target), weights
+        )
+        return loss + self.log_scale(target, weights)
+
+    def standardise_condition(self, condition: Tensor) -> Tensor:
+        """Return what the backbone reads; whole numbers (tokens, …) stay whole."""
+        if self.condition_scaling is None:
+            return condition.to(self.dtype) if condition.is_floating_point() else condition
+        self._check_columns(condition)
+        return self.condition_scaling(condition).to(self.dtype)
+
+    def standardise_target(self, target: Tensor) -> Tensor:
+        """Return what the head's density is over."""
+        return self.target_scaling(target).to(self.dtype)
+
+    def log_scale(self, target: Tensor, weights: Tensor | None = None) -> Tensor:
+        """Return what standardising the target takes from its negative log-likelihood."""
+        each = (~target.isnan()).to(torch.float64) @ self.target_scaling.scale.log()
+        total = each.mean() if weights is None else each @ weights.to(torch.float64)
+        return total.to(self.dtype)
+
+    @torch.no_grad()
+    def prepare(
+        self,
+        condition: Tensor,
+        target: Tensor,
+        *,
+        generator: Generator | None = None,
+        from_data: bool = True,
+    ) -> Self:
+        """Take the scales from data, and start the components where the targets are.
+
+        With `from_data=False` only the scales: every component starts as the same standard
+        normal, as in the report.
+        """
+        self.check(condition, target)
+        if self.condition_scaling is not None:
+            self.condition_scaling.fit(condition, "condition")
+        self.target_scaling.fit(target, "target")
+        if from_data:
+            if generator is None:
+                generator = Generator().manual_seed(0)
+            self.start(self.target_scaling(target).cpu(), generator)
+        return self
+
+    def check(self, condition: Tensor, target: Tensor) -> None:
+        """Raise a named error where rows do not fit this network."""
+        if target.dim() != 2 or target.shape[1] != self.dimensions:
+            came = f"has shape {list(target.shape)}"
+            expected = f"[rows, {self.dimensions}] was expected"
+            raise ShapeError(message("target", came, expected, "Pass one column a dimension."))
+        if len(condition) != len(target):
+            came, expected = f"has {len(condition)} rows", f"target has {len(target)}"
+            raise ShapeError(message("condition", came, expected, "Pass one row for each."))
+        self._check_columns(condition)
+        if condition.is_floating_point() and not bool(condition.isfinite().all()):
+            row = int((~condition.isfinite()).nonzero()[0, 0])
+            came, expected = f"is NaN or infinite in row {row}", "the network reads every entry"
+            remedy = "Drop such rows, or fill the entries (and add a column that tells which)."
+            raise NotFiniteError(message("condition", came, expected, remedy))
+
+    def _check_columns(self, condition: Tensor) -> None:
+        if self.condition_scaling is None:
+            return
+        columns = len(self.condition_scaling.location)
+        # Without this, a single column would be read as if it were all of them.
+        if condition.shape[-1:] != (columns,):
+            came, expected = f"has shape {list(condition.shape)}", f"[rows, {columns}] was expected"
+            raise ShapeError(message("condition", came, expected, "Pass one column a feature."))

@@ -1,0 +1,73 @@
+"""Several networks as one mixture."""
+
+import pytest
+import torch
+from torch.testing import assert_close
+
+from condens import GaussianMixture
+from condens.errors import ArgumentError
+from condens.nn import Ensemble, MixtureNetwork
+from condens.training import Settings, train
+
+
+def make(members=3):
+    torch.manual_seed(0)
+    return Ensemble(MixtureNetwork.of(2, 3, components=4, width=16) for _ in range(members))
+
+
+def data(rows=400):
+    generator = torch.Generator().manual_seed(0)
+    condition = torch.randn(rows, 2, generator=generator)
+    return condition, condition.sum(1, keepdim=True) + torch.randn(rows, 3, generator=generator)
+
+
+def test_predicts_the_average_density_of_its_members():
+    network = make().prepare(*data())
+    condition, target = data(7)
+    average = torch.stack([m(condition).log_prob(target) for m in network.members]).logsumexp(0)
+    mixture = network(condition)
+    assert isinstance(mixture, GaussianMixture)
+    assert mixture.components == 12
+    assert_close(mixture.log_prob(target), average - torch.tensor(3.0).log())
+    assert_close(network.nll(condition, target), -mixture.log_prob(target).mean())
+
+
+def test_missing_entries():
+    network = make().prepare(*data())
+    condition, target = data(5)
+    target[:, 1] = torch.nan
+    marginal = network(condition).marginal([0, 2]).log_prob(target[:, [0, 2]])
+    assert_close(network.nll(condition, target), -marginal.mean())
+
+
+def test_members_train_as_they_would_alone():
+    """One optimiser for all: a step of one member does not depend on the others."""
+    settings = Settings(epochs=2, clip=1e9, batch_size=100, average=0.0, weight_decay=0.0)
+    together, alone = make(2), make(2).members[0]
+    generator = torch.Generator().manual_seed(0)
+    condition, target = data()
+    together.prepare(condition, target, generator=generator)
+    alone.load_state_dict(together.members[0].state_dict())
+    keep = {**settings.as_dict(), "start": "keep", "patience": 100}
+    last = Settings.from_dict(keep)
+    train(together, (condition, target), last, validation=(condition[:50], target[:50]))
+    train(alone, (condition, target), last, validation=(condition[:50], target[:50]))
+    for ours, theirs in zip(together.members[0].parameters(), alone.parameters(), strict=True):
+        assert_close(ours, theirs, rtol=1e-3, atol=1e-5)
+
+
+def test_members_start_apart_and_training_helps():
+    network = make()
+    before = network.prepare(*data()).nll(*data())
+    starts = [m.head.linear.bias.clone() for m in network.members]
+    assert not torch.equal(starts[0], starts[1])
+    history = train(network, data(), Settings(epochs=10, learning_rate=3e-3))
+    assert network.nll(*data()) < before
+    assert history.epochs[0].usage.__len__() == 12
+
+
+def test_members_must_be_alike():
+    with pytest.raises(ArgumentError, match=r"members have \[2, 3\] targets"):
+        Ensemble([MixtureNetwork.of(1, 2), MixtureNetwork.of(1, 3)])
+    with pytest.raises(ArgumentError, match="members have"):
+        Ensemble([])

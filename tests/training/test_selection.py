@@ -1,0 +1,46 @@
+"""The number of components that validation asks for."""
+
+from itertools import pairwise
+
+import pytest
+import torch
+from torch.testing import assert_close
+
+from condens.nn import HEADS, MixtureNetwork
+from condens.training import Settings, choose_components
+
+SETTINGS = Settings(epochs=12, learning_rate=3e-3, seed=1)
+
+
+def modes(count, rows=1500, spread=3.0):
+    """Targets around `count` centres that move with the condition."""
+    generator = torch.Generator().manual_seed(0)
+    condition = torch.randn(rows, 1, generator=generator)
+    angle = 6.2831853 / count * torch.randint(count, (rows,), generator=generator)
+    centre = spread * torch.stack([angle.cos(), angle.sin()], 1)
+    noise = 0.4 * torch.randn(rows, 2, generator=generator)
+    return condition, centre + 0.5 * condition + noise
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_finds_the_number_of_modes(count):
+    torch.manual_seed(0)
+    network, history, trials = choose_components(
+        lambda k: MixtureNetwork.of(1, 2, components=k, width=32), modes(count), SETTINGS, most=8
+    )
+    assert network.head.components == count
+    assert trials[0].components == 8
+    assert all(a.components > b.components for a, b in pairwise(trials))
+    accepted = next(trial for trial in trials if trial.components == count)
+    assert accepted.worse <= accepted.standard_error
+    assert history.best_nll == pytest.approx(accepted.nll)
+
+
+@pytest.mark.parametrize("structure", HEADS)
+def test_a_network_without_some_components_is_their_mixture(structure):
+    network = MixtureNetwork.of(2, 3, components=5, structure=structure, width=8).double()
+    condition = torch.randn(4, 2, dtype=torch.float64)
+    whole, part = network(condition), network.with_components([3, 0])(condition)
+    assert_close(part.logits, whole.logits[:, [3, 0]])
+    assert_close(part.means, whole.means[:, [3, 0]])
+    assert_close(part.factors, whole.factors[:, [3, 0]])
