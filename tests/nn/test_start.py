@@ -14,9 +14,9 @@ CENTRES = torch.tensor(
 
 def place(targets, components, floor=1e-3, seed=0):
     generator = torch.Generator().manual_seed(seed)
-    means, factors = spread(targets, components, floor=floor, generator=generator)
-    upper = unpack(factors, means.shape[1])
-    return means, torch.linalg.inv(upper.mT @ upper)
+    start = spread(targets, components, floor=floor, generator=generator)
+    upper = unpack(start.factors, targets.shape[1])
+    return start.means, torch.linalg.inv(upper.mT @ upper)
 
 
 def clusters(rows=200, scale=0.1, seed=1):

@@ -3,7 +3,9 @@
 from condens.nn.backbone import MLP
 from condens.nn.density import DensityNetwork
 from condens.nn.ensemble import Ensemble
-from condens.nn.head import HEADS, DiagonalHead, FullHead, Head, IsotropicHead, TiedHead
+from condens.nn.head import DiagonalHead, FullHead, Head, IsotropicHead, TiedHead
+from condens.nn.heads import HEADS
+from condens.nn.low_rank_head import LowRankHead
 from condens.nn.network import MixtureNetwork
 from condens.nn.scaling import Standardiser
 
@@ -16,6 +18,7 @@ __all__ = [
     "FullHead",
     "Head",
     "IsotropicHead",
+    "LowRankHead",
     "MixtureNetwork",
     "Standardiser",
     "TiedHead",

@@ -2,21 +2,21 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Self
+from typing import Any, Self
 
 import torch
 from torch import Generator, Tensor, nn
 
-from condens.distribution import GaussianMixture
 from condens.errors import NotFiniteError, ShapeError, message
-from condens.functional.algebra import Parameters
+from condens.nn.head import Mixture
 from condens.nn.scaling import Standardiser
 
 
 class DensityNetwork(nn.Module, ABC):
     """A network from a condition to the density of D targets.
 
-    It has two doors: calling it gives a `GaussianMixture` in the target's own units, and
+    It has two doors: calling it gives a `GaussianMixture` (or, for heads of low rank, a
+    `LowRankMixture`) in the target's own units, and
     `nll` gives the loss, by the fastest way there is, without building the object. Both
     agree. Condition and target are standardised inside, with statistics that `prepare` takes
     from the training data and that are part of the network's state.
@@ -43,8 +43,8 @@ class DensityNetwork(nn.Module, ABC):
         """The dtype the network computes in."""
 
     @abstractmethod
-    def parameters_of(self, condition: Tensor) -> Parameters:
-        """Return the mixture's parameters for what is standardised already."""
+    def mixture_of(self, condition: Tensor) -> Mixture:
+        """Return the mixtures of standardised targets for standardised conditions."""
 
     @abstractmethod
     def loss(self, condition: Tensor, target: Tensor, weights: Tensor | None = None) -> Tensor:
@@ -54,13 +54,16 @@ class DensityNetwork(nn.Module, ABC):
     def start(self, target: Tensor, generator: Generator) -> None:
         """Place the components on standardised targets."""
 
-    def forward(self, condition: Tensor) -> GaussianMixture:
+    @abstractmethod
+    def row_loss(self, condition: Tensor, target: Tensor) -> Tensor:
+        """Return the negative log-likelihood of each standardised row."""
+
+    def forward(self, condition: Tensor) -> Any:
         """Return the mixtures, in the target's own units and the dtype of the condition.
 
         Shapes: condition [b, C], or what the backbone takes → batch shape [b].
         """
-        parameters = self.parameters_of(self.standardise_condition(condition))
-        standard = GaussianMixture(*parameters, names=self.names, validate_args=False)
+        standard = self.mixture_of(self.standardise_condition(condition))
         mixture = self.target_scaling.inverse(standard)
         return mixture.to(condition.dtype if condition.is_floating_point() else self.dtype)
 

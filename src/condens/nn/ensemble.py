@@ -1,16 +1,16 @@
 """Several networks that predict one mixture."""
 
+import math
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import torch
 from torch import Generator, Tensor, nn
 
 from condens.errors import ArgumentError, message
-from condens.functional import algebra
-from condens.functional.partial import partial_log_prob
-from condens.kernels import weighted_nll
 from condens.kernels.passes import weighted_sum
 from condens.nn.density import DensityNetwork
+from condens.nn.head import Mixture
 from condens.nn.network import MixtureNetwork
 
 
@@ -51,18 +51,20 @@ class Ensemble(DensityNetwork):
         """The dtype of the first member."""
         return self.members[0].dtype
 
-    def parameters_of(self, condition: Tensor) -> algebra.Parameters:
-        """Return the parameters of all members' components together."""
-        parts = [member.parameters_of(condition) for member in self.members]
-        equal = parts[0].logits.new_zeros(len(parts))
-        return algebra.ensemble(parts, torch.log_softmax(equal, -1))
+    def mixture_of(self, condition: Tensor) -> Mixture:
+        """Return the mixture of all members' components."""
+        parts: list[Any] = [member.mixture_of(condition) for member in self.members]
+        made: Mixture = type(parts[0]).ensemble(parts)
+        return made
+
+    def row_loss(self, condition: Tensor, target: Tensor) -> Tensor:
+        """Return the negative log-likelihood of each standardised row."""
+        each = torch.stack([member.row_loss(condition, target) for member in self.members])
+        return math.log(len(each)) - torch.logsumexp(-each, 0)
 
     def loss(self, condition: Tensor, target: Tensor, weights: Tensor | None = None) -> Tensor:
         """Return the negative log-likelihood of the average density."""
-        parameters = self.parameters_of(condition)
-        if bool(target.isnan().any()):
-            return weighted_sum(-partial_log_prob(target, *parameters), weights)
-        return weighted_nll(target, *parameters, weights)
+        return weighted_sum(self.row_loss(condition, target), weights)
 
     def start(self, target: Tensor, generator: Generator) -> None:
         """Place every member's components, each from other seeds."""

@@ -16,10 +16,13 @@ from condens.errors import ArgumentError, message
 from condens.functional.algebra import Parameters
 from condens.functional.partial import partial_log_prob
 from condens.functional.triangular import packed_size, with_floor
-from condens.kernels import linear_nll, weighted_nll
+from condens.kernels import linear_nll, nll, weighted_nll
 from condens.kernels.head import Layout
 from condens.kernels.passes import weighted_sum
+from condens.low_rank import LowRankMixture
 from condens.nn.start import Start
+
+Mixture = GaussianMixture | LowRankMixture
 
 # In units of the standardised targets.
 FLOOR = 1e-3
@@ -63,27 +66,21 @@ class Head(nn.Module, ABC):
         """How many outputs describe the covariances; they follow the logits and the means."""
 
     @abstractmethod
-    def _factors_of(self, outputs: Tensor) -> Tensor:
-        """Return packed factors [..., K, T] from the last outputs [..., S], floor included."""
-
-    @abstractmethod
     def _scales_from(self, start: Start) -> Tensor:
         """Return the outputs [S] that describe the covariances of a start best."""
 
-    def parameters_of(self, features: Tensor) -> Parameters:
-        """Return logits [..., K], means [..., K, D] and factors [..., K, T]."""
-        logits, means, scales = self._split(self.linear(features))
-        return Parameters(logits, means, self._factors_of(scales))
+    @abstractmethod
+    def forward(self, features: Tensor, names: Sequence[str] | None = None) -> Mixture:
+        """Return the mixtures."""
+
+    @abstractmethod
+    def row_nll(self, features: Tensor, target: Tensor) -> Tensor:
+        """Return −log p(target) of each row; entries that are NaN were not observed."""
 
     def logits_of(self, features: Tensor) -> Tensor:
         """Return the logits of the weights alone [..., K]."""
         weight, bias = self.linear.weight[: self.components], self.linear.bias[: self.components]
         return nn.functional.linear(features, weight, bias)
-
-    def forward(self, features: Tensor, names: Sequence[str] | None = None) -> GaussianMixture:
-        """Return the mixtures."""
-        parameters = self.parameters_of(features)
-        return GaussianMixture(*parameters, names=names, validate_args=False)
 
     def nll(self, features: Tensor, target: Tensor, weights: Tensor | None = None) -> Tensor:
         """Return Σ weights · −log p(target), the mean by default, by the fastest way there is.
@@ -97,19 +94,14 @@ class Head(nn.Module, ABC):
         if weights is None:
             weights = target.new_full((len(target),), 1 / len(target))
         whole = ~gaps
-        loss = self._partial_nll(features[gaps], target[gaps], weights[gaps])
+        loss = weighted_sum(self.row_nll(features[gaps], target[gaps]), weights[gaps])
         if bool(whole.any()):
             loss = loss + self._complete_nll(features[whole], target[whole], weights[whole])
         return loss
 
     def _complete_nll(self, features: Tensor, target: Tensor, weights: Tensor | None) -> Tensor:
         """Return the loss of rows that have every entry."""
-        return weighted_nll(target, *self.parameters_of(features), weights)
-
-    def _partial_nll(self, features: Tensor, target: Tensor, weights: Tensor) -> Tensor:
-        """Return the loss of rows that lack entries."""
-        density = partial_log_prob(target, *self.parameters_of(features))
-        return weighted_sum(-density, weights)
+        return weighted_sum(self.row_nll(features, target), weights)
 
     @torch.no_grad()
     def start_from(self, start: Start) -> None:
@@ -121,9 +113,7 @@ class Head(nn.Module, ABC):
     @torch.no_grad()
     def with_components(self, kept: Sequence[int]) -> Self:
         """Return a head with some of the components, its other outputs as they are."""
-        made = type(self)(self.linear.in_features, self.dimensions, len(kept), floor=self.floor).to(
-            self.linear.weight
-        )
+        made = self._of(len(kept)).to(self.linear.weight)
         first, second = self.components, self.components * (1 + self.dimensions)
         for ours, theirs in (
             (self.linear.weight, made.linear.weight),
@@ -140,6 +130,10 @@ class Head(nn.Module, ABC):
             theirs.copy_(torch.cat([*chosen, rest]))
         return made
 
+    def _of(self, components: int) -> Self:
+        """Return a new head that differs in the number of components only."""
+        return type(self)(self.linear.in_features, self.dimensions, components, floor=self.floor)
+
     def _split(self, outputs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         first, second = self.components, self.components * (1 + self.dimensions)
         means = outputs[..., first:second].unflatten(-1, (self.components, self.dimensions))
@@ -151,7 +145,35 @@ class Head(nn.Module, ABC):
         return -rest.clamp(min=0.1 * self.floor).log() if self.floor else log_diagonal
 
 
-class _Packed(Head):
+class TriangularHead(Head):
+    """Predicts triangular factors of the precisions, in one way or another."""
+
+    @abstractmethod
+    def _factors_of(self, outputs: Tensor) -> Tensor:
+        """Return packed factors [..., K, T] from the last outputs [..., S], floor included."""
+
+    def parameters_of(self, features: Tensor) -> Parameters:
+        """Return logits [..., K], means [..., K, D] and factors [..., K, T]."""
+        logits, means, scales = self._split(self.linear(features))
+        return Parameters(logits, means, self._factors_of(scales))
+
+    def forward(self, features: Tensor, names: Sequence[str] | None = None) -> GaussianMixture:
+        """Return the mixtures."""
+        parameters = self.parameters_of(features)
+        return GaussianMixture(*parameters, names=names, validate_args=False)
+
+    def row_nll(self, features: Tensor, target: Tensor) -> Tensor:
+        """Return −log p(target) of each row; entries that are NaN were not observed."""
+        parameters = self.parameters_of(features)
+        if bool(target.isnan().any()):
+            return -partial_log_prob(target, *parameters)
+        return nll(target, *parameters)
+
+    def _complete_nll(self, features: Tensor, target: Tensor, weights: Tensor | None) -> Tensor:
+        return weighted_nll(target, *self.parameters_of(features), weights)
+
+
+class _Packed(TriangularHead):
     """A factor for each component, as the fused loss reads it."""
 
     @property
@@ -199,7 +221,7 @@ class DiagonalHead(_Packed):
         return self._below_floor(_marginal_log_diagonals(start)).flatten()
 
 
-class IsotropicHead(Head):
+class IsotropicHead(TriangularHead):
     """Every component has one scale for all dimensions."""
 
     structure = "isotropic"
@@ -216,7 +238,7 @@ class IsotropicHead(Head):
         return self._below_floor(_marginal_log_diagonals(start).mean(-1))
 
 
-class TiedHead(Head):
+class TiedHead(TriangularHead):
     """One full covariance, which varies with the condition, for all components."""
 
     structure = "tied"
@@ -237,11 +259,4 @@ class TiedHead(Head):
 
 def _marginal_log_diagonals(start: Start) -> Tensor:
     """Return −log of the standard deviations of a start's components [K, D]."""
-    means, factors = start
-    mixture = GaussianMixture(torch.zeros(len(means), 1), means.unsqueeze(1), factors.unsqueeze(1))
-    return -mixture.variance.sqrt().log()
-
-
-HEADS: dict[str, type[Head]] = {
-    head.structure: head for head in (FullHead, DiagonalHead, IsotropicHead, TiedHead)
-}
+    return -0.5 * start.covariances.diagonal(dim1=-2, dim2=-1).log()

@@ -8,10 +8,10 @@ import torch
 from torch import Generator, Tensor, nn
 
 from condens.errors import ArgumentError, message
-from condens.functional.algebra import Parameters
 from condens.nn.backbone import MLP
 from condens.nn.density import DensityNetwork
-from condens.nn.head import FLOOR, HEADS, Head
+from condens.nn.head import FLOOR, Head, Mixture
+from condens.nn.heads import HEADS
 from condens.nn.start import spread
 
 
@@ -54,16 +54,21 @@ class MixtureNetwork(DensityNetwork):
         normalise: bool = False,
         dropout: float = 0.0,
         floor: float = FLOOR,
+        rank: int = 5,
         names: Sequence[str] | None = None,
     ) -> Self:
-        """Return an MLP with a head, for vectors of `conditions` and `targets` numbers."""
+        """Return an MLP with a head, for vectors of `conditions` and `targets` numbers.
+
+        `rank` is for the structure `low_rank`.
+        """
         if structure not in HEADS:
             remedy = f"Choose one of {', '.join(HEADS)}."
             raise ArgumentError(
                 message("structure", f"is {structure!r}", "it names no head", remedy)
             )
         backbone = MLP(conditions, width, depth, normalise=normalise, dropout=dropout)
-        head = HEADS[structure](width, targets, components, floor=floor)
+        options = {"rank": rank} if structure == "low_rank" else {}
+        head = HEADS[structure](width, targets, components, floor=floor, **options)
         return cls(backbone, head, condition_columns=conditions, names=names)
 
     @property
@@ -76,9 +81,13 @@ class MixtureNetwork(DensityNetwork):
         features: Tensor = self.backbone(condition)
         return features.to(self.dtype)
 
-    def parameters_of(self, condition: Tensor) -> Parameters:
-        """Return the mixture's parameters for what is standardised already."""
-        return self.head.parameters_of(self.features(condition))
+    def mixture_of(self, condition: Tensor) -> Mixture:
+        """Return the mixtures of standardised targets for standardised conditions."""
+        return self.head.forward(self.features(condition), self.names)
+
+    def row_loss(self, condition: Tensor, target: Tensor) -> Tensor:
+        """Return the negative log-likelihood of each standardised row."""
+        return self.head.row_nll(self.features(condition), target)
 
     def loss(self, condition: Tensor, target: Tensor, weights: Tensor | None = None) -> Tensor:
         """Return the negative log-likelihood of what is standardised already, head fused."""

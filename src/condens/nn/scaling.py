@@ -6,7 +6,6 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
-from condens.distribution import GaussianMixture
 from condens.errors import NotFiniteError, message
 
 # A standard deviation this many times what the middle half of a column tells is an
@@ -67,7 +66,7 @@ class Standardiser(nn.Module):
         """Return (values − location) / scale, in double precision."""
         return (values.double() - self.location) / self.scale
 
-    def inverse(self, mixture: GaussianMixture) -> GaussianMixture:
+    def inverse(self, mixture: Any) -> Any:
         """Return the mixture of location + scale · x, in double precision."""
         return mixture.to(torch.float64).affine(self.scale, self.location)
 

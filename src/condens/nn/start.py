@@ -17,10 +17,17 @@ LEAST = 1e-6
 
 
 class Start(NamedTuple):
-    """Components that cover the targets: means [K, D] and packed factors [K, D(D+1)/2]."""
+    """Components that cover the targets: means [K, D] and covariances [K, D, D]."""
 
     means: Tensor
-    factors: Tensor
+    covariances: Tensor
+
+    @property
+    def factors(self) -> Tensor:
+        """The packed factors of the covariances [K, D(D+1)/2]."""
+        # The Cholesky factor of the flipped matrix, flipped back, is upper.
+        lower = torch.linalg.cholesky(self.covariances.flip(-1, -2))
+        return from_upper_root(lower.flip(-1, -2))
 
 
 @torch.no_grad()
@@ -41,9 +48,7 @@ def spread(targets: Tensor, components: int, *, floor: float, generator: Generat
         means = _quantile_grid(targets, components)
     else:
         means = _k_means(targets, components, generator)
-    # The Cholesky factor of the flipped matrix, flipped back, is upper.
-    flipped = _covariances(targets, means, floor).flip(-1, -2)
-    return Start(means, from_upper_root(torch.linalg.cholesky(flipped).flip(-1, -2)))
+    return Start(means, _covariances(targets, means, floor))
 
 
 def _quantile_grid(targets: Tensor, components: int) -> Tensor:

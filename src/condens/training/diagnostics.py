@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from condens.functional.mixture import responsibilities
-from condens.functional.triangular import is_diagonal, unpack, whiten
+from condens.functional.triangular import is_diagonal, unpack
+from condens.low_rank import LowRankMixture
 from condens.nn import DensityNetwork
 
 ROWS = 256
@@ -51,19 +51,16 @@ def diagnose(network: DensityNetwork, condition: Tensor, target: Tensor) -> Diag
     complete = (~target.isnan().any(1)).nonzero().flatten()[:ROWS]
     if not len(complete):
         return Diagnosis(math.nan, math.nan, math.nan, math.nan, [])
-    parameters = network.parameters_of(condition[complete])
-    x = target[complete]
-    shares = responsibilities(x, *parameters).double()
+    mixture, x = network.mixture_of(condition[complete]), target[complete]
+    shares = mixture.responsibilities(x).double()
     usage = shares.mean(0)
     used = _entropy(usage)
     distinct = used - _entropy(shares).mean()
-    offset = x.unsqueeze(-2) - parameters.means
-    distance = whiten(offset.double(), parameters.factors.double()).square().sum(-1).amin(-1)
     return Diagnosis(
         float(used.exp()),
         float(distinct.clamp(min=0).exp()),
-        _largest_condition_number(parameters.factors, x.shape[1]),
-        float(_beyond(distance, x.shape[1]).double().mean()),
+        _largest_condition_number(mixture),
+        float(_beyond(_distance(mixture, x), x.shape[1]).double().mean()),
         usage.tolist(),
     )
 
@@ -106,9 +103,24 @@ def _beyond(distance: Tensor, dimensions: int) -> Tensor:
     return torch.special.gammaincc(half, distance / 2) < UNLIKELY
 
 
-def _largest_condition_number(factors: Tensor, dimensions: int) -> float:
+def _distance(mixture: Any, x: Tensor) -> Tensor:
+    """Return the squared distance of x to the nearest component, in its own units."""
+    logits, means, *rest = mixture.parameters
+    centred = type(mixture)(logits, torch.zeros_like(means), *rest, validate_args=False)
+    highest = centred.component_log_prob(torch.zeros_like(x)).double()
+    return 2 * (highest - mixture.component_log_prob(x).double()).amin(-1)
+
+
+def _largest_condition_number(mixture: Any) -> float:
+    """Return that of the first covariances; for low rank, what it can be at most."""
+    dimensions = mixture.dimensions
+    if isinstance(mixture, LowRankMixture):
+        logs, loadings = 2 * mixture.log_scales.double(), mixture.loadings.double()
+        largest = logs.amax(-1).exp() + loadings.square().sum((-1, -2))
+        return float((largest / logs.amin(-1).exp()).amax())
+    factors = mixture.factors
     if is_diagonal(factors, dimensions):
-        logs = factors[..., :dimensions].double()
+        logs = factors.double()
         return float((2 * (logs.amax(-1) - logs.amin(-1))).amax().exp())
     count = max(1, EFFORT // (factors.shape[-2] * dimensions**3))
     upper = unpack(factors[:count].double(), dimensions)

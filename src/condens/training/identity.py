@@ -9,7 +9,7 @@ import torch
 
 from condens.data import Rows
 from condens.errors import RunDirectoryError, message
-from condens.nn import DensityNetwork
+from condens.nn import DensityNetwork, Head
 from condens.training.settings import Settings
 
 Identity = dict[str, Any]
@@ -32,7 +32,8 @@ def identity(
 def _form(network: DensityNetwork) -> dict[str, str]:
     """Return what a network's state must fit into, and the floor, which is in no tensor."""
     held = {name: f"{t.dtype} {list(t.shape)}" for name, t in network.state_dict().items()}
-    return held | {"head": f"{network.head.structure}, floor {network.head.floor!r}"}
+    heads = [module for module in network.modules() if isinstance(module, Head)]
+    return held | {"head": ", ".join(f"{h.structure}, floor {h.floor!r}" for h in heads)}
 
 
 def check_same(path: Path, theirs: Identity, ours: Identity) -> None:

@@ -4,9 +4,11 @@ import torch
 from torch import Tensor
 
 from condens.data import Rows
+from condens.errors import ArgumentError, message
 from condens.functional.losses import report_printed_form, uniform_bound, weighted_bound
 from condens.kernels.passes import weighted_sum
 from condens.nn import DensityNetwork, Ensemble, MixtureNetwork
+from condens.nn.head import TriangularHead
 from condens.training.settings import Settings
 
 _BOUNDS = {
@@ -45,6 +47,9 @@ def _bound(
     network: MixtureNetwork, name: str, features: Tensor, target: Tensor, weights: Tensor | None
 ) -> Tensor:
     """Return a Jensen bound over the complete rows; the others wait for the exact loss."""
+    if not isinstance(network.head, TriangularHead):
+        came, expected = f"is {name!r}", "there is none for heads of low rank"
+        raise ArgumentError(message("bound", came, expected, "Leave it out."))
     whole = (~target.isnan().any(1)).nonzero().flatten()
     parameters = network.head.parameters_of(features[whole])
     each = _BOUNDS[name](target[whole], *parameters)

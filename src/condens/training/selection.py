@@ -10,8 +10,6 @@ import torch
 from torch import Tensor
 
 from condens.data import Rows
-from condens.functional import nll, partial_log_prob
-from condens.functional.mixture import joint_log_prob
 from condens.nn import MixtureNetwork
 from condens.training.batches import Batches
 from condens.training.history import History
@@ -114,10 +112,7 @@ def _trial(components: int, nll: float, worse: Tensor) -> Trial:
 def _each(network: MixtureNetwork, rows: Rows) -> Tensor:
     """Return the loss of each of the first rows."""
     condition, target, _ = Batches(network, rows).rows.take(torch.arange(len(rows))[:COMPARED])
-    parameters = network.parameters_of(condition)
-    if bool(target.isnan().any()):
-        return -partial_log_prob(target, *parameters).double()
-    return nll(target, *parameters).double()
+    return network.row_loss(condition, target).double()
 
 
 @torch.no_grad()
@@ -125,9 +120,9 @@ def _without(network: MixtureNetwork, rows: Rows) -> MixtureNetwork:
     """Return a copy without the components that matter least: one at least, half at most."""
     batch = Batches(network, rows).rows
     whole = (~batch.target.isnan().any(1)).nonzero().flatten()[:COMPARED]
-    parameters = network.parameters_of(batch.condition[whole])
-    joint = joint_log_prob(batch.target[whole], *parameters).double()
-    prior = torch.log_softmax(parameters.logits.double(), -1)
+    mixture = network.mixture_of(batch.condition[whole])
+    prior = torch.log_softmax(mixture.logits.double(), -1)
+    joint = prior + mixture.component_log_prob(batch.target[whole]).double()
     kept = list(range(joint.shape[-1]))
     before = _density(joint, prior, kept)
     least = max(1, joint.shape[-1] // 2)

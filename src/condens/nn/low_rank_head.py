@@ -1,0 +1,97 @@
+"""A head for many targets: covariances that are diagonal plus of low rank."""
+
+import math
+from collections.abc import Sequence
+from typing import Self
+
+import torch
+from torch import Tensor
+
+from condens.functional import low_rank
+from condens.functional.low_rank_algebra import Parameters
+from condens.functional.normal import LOG_2PI
+from condens.low_rank import LowRankMixture
+from condens.nn.head import FLOOR, Head
+from condens.nn.start import Start
+
+
+class LowRankHead(Head):
+    """Every component has a covariance diag(s²) + VVᵀ with V [D, r], for many dimensions.
+
+    Args:
+        features: F.
+        dimensions: D.
+        components: K.
+        floor: added to every s, in units of the standardised target.
+        rank: r.
+    """
+
+    structure = "low_rank"
+
+    def __init__(
+        self,
+        features: int,
+        dimensions: int,
+        components: int = 10,
+        *,
+        floor: float = FLOOR,
+        rank: int = 5,
+    ) -> None:
+        self.rank = rank
+        super().__init__(features, dimensions, components, floor=floor)
+
+    @property
+    def _scale_outputs(self) -> int:
+        return self.components * self.dimensions * (1 + self.rank)
+
+    def parameters_of(self, features: Tensor) -> Parameters:
+        """Return logits [..., K], means [..., K, D], log s [..., K, D] and V [..., K, D, r]."""
+        logits, means, outputs = self._split(self.linear(features))
+        outputs = outputs.unflatten(-1, (self.components, self.dimensions, 1 + self.rank))
+        log_scales, loadings = outputs[..., 0], outputs[..., 1:]
+        if self.floor:
+            least = torch.full_like(log_scales, math.log(self.floor))
+            log_scales = torch.logaddexp(log_scales, least)
+        return Parameters(logits, means, log_scales, loadings)
+
+    def forward(self, features: Tensor, names: Sequence[str] | None = None) -> LowRankMixture:
+        """Return the mixtures."""
+        return LowRankMixture(*self.parameters_of(features), names=names, validate_args=False)
+
+    def row_nll(self, features: Tensor, target: Tensor) -> Tensor:
+        """Return −log p(target) of each row; entries that are NaN were not observed.
+
+        A missing entry becomes a standard normal at its centre, apart from all others, and
+        that density is taken off again: what is left is the marginal of the rest.
+        """
+        logits, means, log_scales, loadings = self.parameters_of(features)
+        missing = target.isnan()
+        if bool(missing.any()):
+            each = missing.unsqueeze(-2)
+            means, log_scales = (torch.where(each, 0.0, t) for t in (means, log_scales))
+            loadings = torch.where(each.unsqueeze(-1), 0.0, loadings)
+        density = low_rank.log_prob(target.nan_to_num(nan=0.0), logits, means, log_scales, loadings)
+        return -density - 0.5 * LOG_2PI * missing.sum(-1).to(density.dtype)
+
+    def _scales_from(self, start: Start) -> Tensor:
+        """Return the r largest principal axes beyond what the others have, and the rest."""
+        values, vectors = torch.linalg.eigh(start.covariances)
+        rank = min(self.rank, self.dimensions - 1)
+        noise = values[:, : self.dimensions - rank].mean(-1, keepdim=True)
+        length = (values[:, self.dimensions - rank :] - noise).clamp(min=0).sqrt()
+        loadings = vectors[:, :, self.dimensions - rank :] * length.unsqueeze(-2)
+        whole = start.covariances.diagonal(dim1=-2, dim2=-1)
+        rest = (whole - loadings.square().sum(-1)).clamp(min=0.01 * whole).sqrt()
+        log_scales = (rest - self.floor).clamp(min=0.1 * rest).log().unsqueeze(-1)
+        # At zero a loading has no gradient: those beyond D start small.
+        more = 0.01 * vectors[:, :, :1].expand(-1, -1, self.rank - rank)
+        return torch.cat([log_scales, loadings, more], -1).flatten()
+
+    def _of(self, components: int) -> Self:
+        return type(self)(
+            self.linear.in_features,
+            self.dimensions,
+            components,
+            floor=self.floor,
+            rank=self.rank,
+        )
