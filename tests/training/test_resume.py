@@ -223,6 +223,13 @@ class TestAnotherRun:
             "Use the same again to go on, or name another directory."
         )
 
+    def test_one_other_number_is_other_data(self, tmp_path):
+        x, y = runs.problem(200)["data"]
+        train(runs.network(), (x, y), runs.settings(), directory=tmp_path)
+        y[117, 1] += 1e-6
+        with pytest.raises(RunDirectoryError, match="holds a run on other data"):
+            train(runs.network(), (x, y), runs.settings(), directory=tmp_path)
+
     @pytest.mark.parametrize(
         ("options", "named"),
         [

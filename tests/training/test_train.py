@@ -453,6 +453,16 @@ class TestBatches:
         expected = network.standardise_condition(torch.arange(23.0).unsqueeze(1)).flatten()
         assert sorted(number for batch in found for number in batch) == expected.tolist()
 
+    def test_weights_of_a_batch_have_mean_one_over_its_rows_on_average(self):
+        """A row counts w/b, with w of mean one: the rate suits a batch of any size."""
+        x, weights = torch.arange(23.0), 1 + torch.arange(23.0)
+        _, network = self.rows()
+        batches = Batches(network, Rows.of(x, x, weights))
+        for size in (5, 23):
+            found = list(batches.in_order(size))
+            each = torch.cat([len(batch) * batch.weights for batch in found])
+            assert_close(each, (weights / weights.mean()).double())
+
     def test_seed_and_epoch_decide_the_order(self):
         batches, _ = self.rows()
         orders = {
@@ -643,6 +653,15 @@ class TestSettings:
             Settings(**{name: value})
         text = f"{name} is {value!r}, but {expected}. Change it, or leave it out."
         assert str(raised.value) == text
+
+    @pytest.mark.parametrize(
+        ("name", "value"),
+        [("batch_size", 0), ("batch_size", 2.5), ("batch_size", "64"), ("start", "random")],
+    )
+    def test_impossible_choices_are_named(self, name, value):
+        with pytest.raises(ArgumentError) as raised:
+            Settings(**{name: value})
+        assert str(raised.value).startswith(f"{name} is {value!r}, but ")
 
     def test_go_through_json_and_unknown_ones_are_named(self):
         settings = Settings(epochs=7, target_noise="rule", bound="uniform")
