@@ -6,7 +6,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from condens.functional.triangular import is_diagonal, unpack
+from condens.functional.normal import LOG_2PI
+from condens.functional.triangular import is_diagonal, log_determinant, unpack
 from condens.low_rank import LowRankMixture
 from condens.nn import DensityNetwork
 
@@ -52,7 +53,11 @@ def diagnose(network: DensityNetwork, condition: Tensor, target: Tensor) -> Diag
     if not len(complete):
         return Diagnosis(math.nan, math.nan, math.nan, math.nan, [])
     mixture, x = network.mixture_of(condition[complete]), target[complete]
-    shares = mixture.responsibilities(x).double()
+    density = mixture.component_log_prob(x).double()
+    joint = torch.log_softmax(mixture.logits.double(), -1) + density
+    # A row that no component can hold says nothing: it gets the weights.
+    lost = joint.amax(-1, keepdim=True) == -torch.inf
+    shares = torch.softmax(torch.where(lost, mixture.logits.double(), joint), -1)
     usage = shares.mean(0)
     used = _entropy(usage)
     distinct = used - _entropy(shares).mean()
@@ -60,7 +65,7 @@ def diagnose(network: DensityNetwork, condition: Tensor, target: Tensor) -> Diag
         float(used.exp()),
         float(distinct.clamp(min=0).exp()),
         _largest_condition_number(mixture),
-        float(_beyond(_distance(mixture, x), x.shape[1]).double().mean()),
+        float(_beyond(2 * (_highest(mixture) - density).amin(-1), x.shape[1]).double().mean()),
         usage.tolist(),
     )
 
@@ -103,12 +108,14 @@ def _beyond(distance: Tensor, dimensions: int) -> Tensor:
     return torch.special.gammaincc(half, distance / 2) < UNLIKELY
 
 
-def _distance(mixture: Any, x: Tensor) -> Tensor:
-    """Return the squared distance of x to the nearest component, in its own units."""
-    logits, means, *rest = mixture.parameters
-    centred = type(mixture)(logits, torch.zeros_like(means), *rest, validate_args=False)
-    highest = centred.component_log_prob(torch.zeros_like(x)).double()
-    return 2 * (highest - mixture.component_log_prob(x).double()).amin(-1)
+def _highest(mixture: Any) -> Tensor:
+    """Return the log density of every component at its mean."""
+    if isinstance(mixture, LowRankMixture):
+        logits, means, *rest = mixture.parameters
+        centred = LowRankMixture(logits, torch.zeros_like(means), *rest, validate_args=False)
+        return centred.component_log_prob(torch.zeros_like(means[..., 0, :])).double()
+    dimensions = mixture.dimensions
+    return log_determinant(mixture.factors.double(), dimensions) - 0.5 * dimensions * LOG_2PI
 
 
 def _largest_condition_number(mixture: Any) -> float:

@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
-from torch.nn.utils import clip_grads_with_norm_, get_total_norm
+from torch.nn.utils import clip_grads_with_norm_
 
 from condens.data import Rows
 from condens.errors import ArgumentError, TrainingError, message
@@ -190,22 +190,25 @@ class _Loop:
     def _step(self, batch: Rows) -> None:
         """Take a step, or leave it out where its numbers are not finite."""
         position, state = self.state.position, self.state
-        state.optimiser.zero_grad()
+        for parameter in state.parameters:
+            parameter.grad = None
         try:
             loss = objective(self.network, self.settings, position["epoch"], batch)
         except DIVERGED:
             self._leave_out(math.nan)
             return
         loss.backward()
-        size = get_total_norm([p.grad for p in state.parameters if p.grad is not None])
+        gradients = [p.grad for p in state.parameters if p.grad is not None]
+        size = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))
         value, length = loss.item(), size.item()
         if not (math.isfinite(value) and math.isfinite(length)):
             self._leave_out(value)
             return
         if length > self.settings.clip:
             clip_grads_with_norm_(state.parameters, self.settings.clip, size)
+        rate = self._rate()
         for group in state.optimiser.param_groups:
-            group["lr"] = self._rate()
+            group["lr"] = rate
         state.optimiser.step()
         position["step"] += 1
         position["streak"] = 0
