@@ -24,8 +24,8 @@ class FaultyHead(FullHead):
         super().__init__(*arguments)
         self.bad, self.how, self.count, self.seen, self.losses = bad, how, 0, [], []
 
-    def nll(self, features, target, weights=None):
-        loss = super().nll(features, target, weights)
+    def nll(self, features, target, weights=None, **options):
+        loss = super().nll(features, target, weights, **options)
         if not self.training:
             return loss
         self.count += 1
@@ -117,10 +117,10 @@ def test_weights_that_diverged_are_not_the_ones_to_return_to():
     """One step an epoch: the bad weights see several epochs begin."""
 
     class Poisoned(FaultyHead):
-        def nll(self, features, target, weights=None):
+        def nll(self, features, target, weights=None, **options):
             if self.training and self.count == 3:
                 self.linear.bias.data[0] = math.inf
-            return super().nll(features, target, weights)
+            return super().nll(features, target, weights, **options)
 
     torch.manual_seed(3)
     head = Poisoned(8, 2, 2, bad=lambda _: False)

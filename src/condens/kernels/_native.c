@@ -117,15 +117,16 @@ static int numbers(const char *name, PyObject *const *args, Py_ssize_t count, Py
     return 1;
 }
 
-/* nll(share, double, threads, sizes[4], addresses[11], strides[11]), every number an argument. */
+/* nll(share, floor, double, threads, sizes[4], addresses[11], strides[11]), all as numbers. */
 #define ARGUMENTS 28
 
 static PyObject *nll(PyObject *self, PyObject *const *args, Py_ssize_t count)
 {
     long long a[ARGUMENTS];
     (void)self;
-    const double share = count ? PyFloat_AsDouble(args[0]) : 0;
-    if ((share == -1 && PyErr_Occurred()) || !numbers("nll", args + 1, count - 1, ARGUMENTS, a))
+    const double share = count > 1 ? PyFloat_AsDouble(args[0]) : 0;
+    const double floor = count > 1 ? PyFloat_AsDouble(args[1]) : 0;
+    if (PyErr_Occurred() || !numbers("nll", args + 2, count - 2, ARGUMENTS, a))
         return NULL;
     int failed = 0;
 #define FILL(REAL)                                                                                 \
@@ -134,7 +135,7 @@ static PyObject *nll(PyObject *self, PyObject *const *args, Py_ssize_t count)
         (const REAL *)a[6], (const REAL *)a[7], (const REAL *)a[8], (const REAL *)a[9],            \
         (const REAL *)a[10], a[17], a[18], a[19], a[20], a[21], a[22], a[23], a[24], a[25], a[26], \
         a[27], (REAL *)a[11], (REAL *)a[12], (REAL *)a[13], (REAL *)a[14], (REAL *)a[15],          \
-        (REAL *)a[16], share                                                                       \
+        (REAL *)a[16], share, floor                                                                       \
     }
     Py_BEGIN_ALLOW_THREADS
     if (a[0]) {

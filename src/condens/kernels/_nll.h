@@ -10,6 +10,7 @@ typedef struct {
     REAL *target, *logits, *means, *factors; /* copied lines: D, K, and a group's D and T each */
     double *exact, *joint, *prior;           /* 2D, K and K lines: d and d exp(U), and so on */
     REAL *offset, *latent, *pulled, *own;    /* K x D lines each: d, z, v and d exp(U) */
+    REAL *slope;                             /* K x D lines: what a floor leaves of a gradient */
     REAL *to_target, *scale;                 /* D lines each */
 } NAME(scratch);
 
@@ -23,7 +24,7 @@ INLINE ptrdiff_t NAME(group)(const PROBLEM *p)
 static size_t NAME(scratch_bytes)(const PROBLEM *p)
 {
     const size_t K = p->components, D = p->dimensions, T = p->packed, G = NAME(group)(p);
-    return BLOCK * (sizeof(REAL) * (3 * D + K + G * (D + T) + 4 * K * D) +
+    return BLOCK * (sizeof(REAL) * (3 * D + K + G * (D + T) + (p->floor > 0 ? 5 : 4) * K * D) +
                     sizeof(double) * (2 * K + 2 * D));
 }
 
@@ -40,6 +41,8 @@ static NAME(scratch) NAME(lay_out)(const PROBLEM *p, char *memory)
     s.latent = lines, lines += K * D * BLOCK;
     s.pulled = lines, lines += K * D * BLOCK;
     s.own = lines, lines += K * D * BLOCK;
+    s.slope = p->floor > 0 ? lines : NULL;
+    lines += p->floor > 0 ? K * D * BLOCK : 0;
     s.to_target = lines, lines += D * BLOCK;
     s.scale = lines, lines += D * BLOCK;
     s.target = lines, lines += D * BLOCK;
@@ -196,10 +199,11 @@ static __attribute__((noinline)) void NAME(set_aside)(double *a, const double *s
  * its square are summed in double, what only scales a gradient is kept in REAL. */
 INLINE void NAME(component)(const REAL *x, const REAL *mu, ptrdiff_t mu_ld, const REAL *U,
                             ptrdiff_t ld, const REAL *logit, ptrdiff_t D, ptrdiff_t T,
-                            double *exact, REAL *scale_of, REAL *d, REAL *z, REAL *v, REAL *own,
+                            double *exact, REAL *scale_of, double floor,
+                            REAL *slope, REAL *d, REAL *z, REAL *v, REAL *own,
                             double *a, double *prior, NAME(ahead) next, ptrdiff_t line)
 {
-    double square[BLOCK] ALIGNED, sum[BLOCK] ALIGNED;
+    double square[BLOCK] ALIGNED, sum[BLOCK] ALIGNED, scale[BLOCK] ALIGNED;
     EACH(s) sum[s] = prior[s] = logit[s], square[s] = 0;
     for (ptrdiff_t i = 0; i < D; i++) {
         const REAL *xi = x + i * BLOCK, *mi = mu + i * mu_ld, *ui = U + i * ld;
@@ -207,15 +211,26 @@ INLINE void NAME(component)(const REAL *x, const REAL *mu, ptrdiff_t mu_ld, cons
         REAL *di = d + i * BLOCK, *vi = v + i * BLOCK, *oi = own + i * BLOCK;
         REAL *si = scale_of + i * BLOCK;
         FETCH(next, line + i, 0);
+        if (slope) {
+            REAL *left = slope + i * BLOCK;
+            EACH(s)
+            {
+                const double rest = EXP(-ui[s]), whole = rest + floor;
+                scale[s] = 1.0 / whole;
+                sum[s] -= fast_log(whole);
+                left[s] = (REAL)(rest * scale[s]);
+            }
+        } else {
+            EACH(s) scale[s] = EXP(ui[s]), sum[s] += ui[s];
+        }
         EACH(s)
         {
-            const double difference = (double)xi[s] - (double)mi[s], scale = EXP(ui[s]);
-            sum[s] += ui[s];
+            const double difference = (double)xi[s] - (double)mi[s];
             ei[s] = difference;
             di[s] = (REAL)difference;
             vi[s] = 0;
-            si[s] = (REAL)scale;
-            ti[s] = difference * scale;
+            si[s] = (REAL)scale[s];
+            ti[s] = difference * scale[s];
             oi[s] = (REAL)ti[s];
         }
     }
@@ -302,7 +317,7 @@ INLINE void NAME(softmax)(double *lines, ptrdiff_t K, double *total)
 /* Gradients of one component from its responsibility r (times the row's weight). U's is
  * written once. */
 INLINE void NAME(gradients)(const REAL *r, ptrdiff_t D, ptrdiff_t T, const REAL *d, const REAL *z,
-                            const REAL *v, const REAL *own, REAL *to_U, ptrdiff_t ld, REAL *to_mu,
+                            const REAL *v, const REAL *own, const REAL *slope, REAL *to_U, ptrdiff_t ld, REAL *to_mu,
                             ptrdiff_t mu_ld, REAL *to_x, NAME(ahead) next, ptrdiff_t line)
 {
     for (ptrdiff_t i = 0; i < D; i++) {
@@ -315,6 +330,10 @@ INLINE void NAME(gradients)(const REAL *r, ptrdiff_t D, ptrdiff_t T, const REAL 
             mi[s] = -pull;
             xi[s] += pull;
             ui[s] = r[s] * (zi[s] * oi[s] - (REAL)1);
+        }
+        if (slope) {
+            const REAL *left = slope + i * BLOCK;
+            EACH(s) ui[s] *= left[s];
         }
     }
     if (T == D)
@@ -365,7 +384,8 @@ static void NAME(block)(const PROBLEM *p, ptrdiff_t start, ptrdiff_t n, char *me
             const ptrdiff_t k = from + i, lines = k * D * BLOCK;
             NAME(component)(s.target, means_lie ? mu + i * p->means_k : s.means + i * D * BLOCK,
                             mu_ld, factors_lie ? U : s.factors + i * T * BLOCK, ld,
-                            s.logits + k * BLOCK, D, T, s.exact, s.scale, s.offset + lines,
+                            s.logits + k * BLOCK, D, T, s.exact, s.scale, p->floor,
+                            s.slope ? s.slope + lines : NULL, s.offset + lines,
                             s.latent + lines, s.pulled + lines, s.own + lines,
                             s.joint + k * BLOCK, s.prior + k * BLOCK, next, i * T);
         }
@@ -400,7 +420,8 @@ static void NAME(block)(const PROBLEM *p, ptrdiff_t start, ptrdiff_t n, char *me
                 r[l] = (REAL)share;
             }
             NAME(gradients)(r, D, T, s.offset + lines, s.latent + lines, s.pulled + lines,
-                            s.own + lines, factors_lie ? to_U : s.factors + i * T * BLOCK, ld,
+                            s.own + lines, s.slope ? s.slope + lines : NULL,
+                            factors_lie ? to_U : s.factors + i * T * BLOCK, ld,
                             means_lie ? to_mu + i * p->means_k : s.means + i * D * BLOCK, mu_ld,
                             s.to_target, next, i * T);
         }

@@ -212,18 +212,17 @@ def _turn(
     weights: Tensor | None,
 ) -> Tensor:
     """Return the loss of outputs [P, b]; write its gradients to `pulled` and `to_target`."""
-    slope = _lift(layout.log_diagonals(outputs), floor) if floor else None
     module: Any = choose(target)
-    loss: Tensor
     if module is native:
-        loss = native.from_outputs(outputs, pulled, target, to_target, layout, weights)
-    else:
-        loss, gradients = module.total(
-            target, *layout.split(outputs.T), weights=weights, to_target=to_target is not None
-        )
-        for buffer, gradient in zip((to_target, *layout.split(pulled.T)), gradients, strict=True):
-            if buffer is not None:
-                buffer.copy_(gradient)
+        return native.from_outputs(outputs, pulled, target, to_target, layout, weights, floor)
+    slope = _lift(layout.log_diagonals(outputs), floor) if floor else None
+    loss: Tensor
+    loss, gradients = module.total(
+        target, *layout.split(outputs.T), weights=weights, to_target=to_target is not None
+    )
+    for buffer, gradient in zip((to_target, *layout.split(pulled.T)), gradients, strict=True):
+        if buffer is not None:
+            buffer.copy_(gradient)
     if slope is not None:
         layout.log_diagonals(pulled).mul_(slope)
     return loss

@@ -94,6 +94,7 @@ def from_outputs(
     to_target: Tensor | None,
     sizes: tuple[int, int, int],
     weights: Tensor | None,
+    floor: float,
 ) -> Tensor:
     """Return Σ weights · loss of what a linear layer put out; write its gradient to `pulled`.
 
@@ -118,6 +119,7 @@ def from_outputs(
             0 if to_target is None else to_target.data_ptr(),
             *(pulled.data_ptr() + start for start in starts),
         ),
+        floor,
     )
     return value
 
@@ -131,10 +133,12 @@ def _run(
     loss: Tensor,
     value: Tensor | None = None,
     gradients: Any = (0, 0, 0, 0),
+    floor: float = 0.0,
 ) -> None:
     assert _module is not None
     _module.nll(
         1 / max(sizes[0], 1),
+        floor,
         target.dtype is torch.float64,
         1 if alone else torch.get_num_threads(),
         *sizes,

@@ -82,12 +82,21 @@ class Head(nn.Module, ABC):
         weight, bias = self.linear.weight[: self.components], self.linear.bias[: self.components]
         return nn.functional.linear(features, weight, bias)
 
-    def nll(self, features: Tensor, target: Tensor, weights: Tensor | None = None) -> Tensor:
+    def nll(
+        self,
+        features: Tensor,
+        target: Tensor,
+        weights: Tensor | None = None,
+        *,
+        complete: bool = False,
+    ) -> Tensor:
         """Return Σ weights · −log p(target), the mean by default, by the fastest way there is.
 
         Entries of the target that are NaN were not observed: such a row counts with the
-        exact marginal density of the others.
+        exact marginal density of the others. `complete` says that there are none.
         """
+        if complete:
+            return self._complete_nll(features, target, weights)
         gaps = target.isnan().any(-1)
         if not bool(gaps.any()):
             return self._complete_nll(features, target, weights)

@@ -39,6 +39,8 @@ class Batches:
             None if shares is None else (shares * len(rows)).to(network.dtype),
         )
 
+        self.complete = not bool(self.rows.target.isnan().any())
+
     def __len__(self) -> int:
         return len(self.rows)
 

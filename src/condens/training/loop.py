@@ -193,7 +193,13 @@ class _Loop:
         for parameter in state.parameters:
             parameter.grad = None
         try:
-            loss = objective(self.network, self.settings, position["epoch"], batch)
+            loss = objective(
+                self.network,
+                self.settings,
+                position["epoch"],
+                batch,
+                complete=self.batches.complete,
+            )
         except DIVERGED:
             self._leave_out(math.nan)
             return

@@ -18,24 +18,31 @@ _BOUNDS = {
 }
 
 
-def objective(network: DensityNetwork, settings: Settings, epoch: int, batch: Rows) -> Tensor:
-    """Return the loss of a batch of standardised rows, the mean over the members'."""
+def objective(
+    network: DensityNetwork, settings: Settings, epoch: int, batch: Rows, *, complete: bool = False
+) -> Tensor:
+    """Return the loss of a batch of standardised rows, the mean over the members'.
+
+    `complete` says that no target is missing.
+    """
     if isinstance(network, Ensemble):
-        losses = [_loss(member, settings, epoch, batch) for member in network.members]
+        losses = [_loss(member, settings, epoch, batch, complete) for member in network.members]
         return torch.stack(losses).mean()
     if isinstance(network, MixtureNetwork):
-        return _loss(network, settings, epoch, batch)
+        return _loss(network, settings, epoch, batch, complete)
     return network.loss(*batch)
 
 
-def _loss(network: MixtureNetwork, settings: Settings, epoch: int, batch: Rows) -> Tensor:
+def _loss(
+    network: MixtureNetwork, settings: Settings, epoch: int, batch: Rows, complete: bool
+) -> Tensor:
     condition, target, weights = batch
     with torch.autocast(condition.device.type, torch.bfloat16, enabled=settings.autocast):
         features = network.features(condition)
     if settings.bound is not None and epoch < settings.bound_epochs:
         loss = _bound(network, settings.bound, features, target, weights)
     else:
-        loss = network.head.nll(features, target, weights)
+        loss = network.head.nll(features, target, weights, complete=complete)
     if settings.entropy:
         log_shares = torch.log_softmax(network.head.logits_of(features), -1)
         entropy = -(log_shares.exp() * log_shares).sum(-1)
