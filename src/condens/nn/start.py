@@ -35,7 +35,7 @@ def spread(targets: Tensor, components: int, *, floor: float, generator: Generat
     """Place components by k-means (quantiles for D = 1), with the covariances of the clusters.
 
     A cluster's covariance is drawn towards the common one, the more the fewer its rows, and
-    no scale falls below `floor`. Missing entries count as the centre of their column.
+    `floor` keeps both from being singular. Missing entries count as the centre of their column.
 
     Shapes: targets [n, D], standardised.
     """
