@@ -212,10 +212,7 @@ class _Loop:
             return
         if length > self.settings.clip:
             clip_grads_with_norm_(state.parameters, self.settings.clip, size)
-        rate = self._rate()
-        for group in state.optimiser.param_groups:
-            group["lr"] = rate
-        state.optimiser.step()
+        state.step(self._rate())
         position["step"] += 1
         position["streak"] = 0
         position["loss"] += value * len(batch)

@@ -20,14 +20,13 @@ class State:
     def __init__(self, network: DensityNetwork, settings: Settings) -> None:
         self.network = network
         self.parameters: list[Tensor] = [p for p in network.parameters() if p.requires_grad]
-        # Only matrices shrink: a bias places a component, and has no reason to be small.
-        groups: list[dict[str, Any]] = [
-            {"params": [p for p in self.parameters if p.dim() > 1]},
-            {"params": [p for p in self.parameters if p.dim() <= 1], "weight_decay": 0.0},
-        ]
+        # Only matrices shrink: a bias places a component, and has no reason to be small. We
+        # shrink them ourselves: a second group would cost a step more than its arithmetic.
+        self.matrices = [p for p in self.parameters if p.dim() > 1]
         self.optimiser = torch.optim.AdamW(
-            groups, lr=settings.learning_rate, weight_decay=settings.weight_decay, fused=True
+            self.parameters, lr=settings.learning_rate, weight_decay=0.0, fused=True
         )
+        self.decay = settings.weight_decay
         self.averages = settings.average > 0
         self.average = [p.detach().clone() for p in self.parameters]
         self.best: Tensors = {}
@@ -88,6 +87,15 @@ class State:
     def keep_best(self) -> None:
         """Remember the network as it is now, as the one to return."""
         self.best = {name: t.detach().clone() for name, t in self.network.state_dict().items()}
+
+    @torch.no_grad()
+    def step(self, rate: float) -> None:
+        """Let the optimiser take a step."""
+        for group in self.optimiser.param_groups:
+            group["lr"] = rate
+        if self.decay and self.matrices:
+            torch._foreach_mul_(self.matrices, 1 - rate * self.decay)
+        self.optimiser.step()
 
     @torch.no_grad()
     def follow(self, decay: float) -> None:
