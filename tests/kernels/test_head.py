@@ -77,3 +77,20 @@ def test_wrong_number_of_outputs_is_refused():
     layout, (features, weight, bias, target) = case()
     with pytest.raises(ShapeError, match=r"weight has 44 outputs.*45 \(full\) or 27 \(diagonal\)"):
         linear_nll(features, weight[:-1], bias[:-1], target, layout.components)
+
+
+@pytest.mark.parametrize("chunk", [3, 100])
+def test_a_row_without_weight_takes_no_part_even_where_its_loss_is_infinite(implementation, chunk):
+    layout, (features, weight, bias, target) = case(rows=8)
+    features, weight, bias, target = (t.detach().float() for t in (features, weight, bias, target))
+    target[2] = 1e30  # beyond every component, in this precision
+    row_weights = torch.full((8,), 1 / 7)
+    row_weights[2] = 0.0
+    tensors = [t.requires_grad_() for t in (features, weight, bias)]
+    value = linear_nll(*tensors, target, layout.components, row_weights, chunk=chunk)
+    others = [i for i in range(8) if i != 2]
+    expected = linear_nll(features[others], weight, bias, target[others], layout.components)
+    assert_close(value, expected, rtol=1e-5, atol=1e-6)
+    gradients = torch.autograd.grad(value, tensors)
+    assert_close(gradients[0][2], torch.zeros(6))
+    assert_close(gradients, torch.autograd.grad(expected, tensors), rtol=1e-4, atol=1e-6)

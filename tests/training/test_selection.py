@@ -1,13 +1,17 @@
 """The number of components that validation asks for."""
 
+import math
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
 import torch
 from torch.testing import assert_close
 
+from condens.data import Rows
 from condens.nn import HEADS, MixtureNetwork
 from condens.training import Settings, choose_components
+from condens.training.selection import _without
 
 SETTINGS = Settings(epochs=12, learning_rate=3e-3, seed=1)
 
@@ -43,3 +47,46 @@ def test_a_network_without_some_components_is_their_mixture(structure):
     whole, part = network(condition), network.with_components([3, 0])(condition)
     for ours, theirs in zip(part.parameters, whole.parameters, strict=True):
         assert_close(ours, theirs[:, [3, 0]])
+
+
+def test_targets_that_are_all_incomplete():
+    """No row is whole: what a component matters is told by the marginals."""
+    condition, target = modes(3)
+    target[torch.arange(len(target)), torch.randint(2, (len(target),))] = torch.nan
+    torch.manual_seed(0)
+    network, _, trials = choose_components(
+        lambda k: MixtureNetwork.of(1, 2, components=k, width=16),
+        (condition, target),
+        replace(SETTINGS, epochs=6),
+        most=6,
+    )
+    assert network.head.components >= 2
+    assert all(math.isfinite(trial.nll) for trial in trials)
+
+
+def test_the_component_that_matters_least_goes_first():
+    network = MixtureNetwork.of(1, 2, components=4, width=8).prepare(*modes(3))
+    with torch.no_grad():
+        network.head.linear.bias[1] -= 20.0  # a weight of e⁻²⁰
+    found = _without(network, Rows.of(*modes(3)))
+    gone = network.head.linear.bias[:4][1]
+    assert found.head.components < 4
+    assert not (found.head.linear.bias[: found.head.components] == gone).any()
+
+
+def test_goes_on_from_its_directory_to_the_same_bytes(tmp_path):
+    def choose(seed):
+        torch.manual_seed(seed)  # other first weights: what is kept takes their place
+        return choose_components(
+            lambda k: MixtureNetwork.of(1, 2, components=k, width=8),
+            modes(2, rows=300),
+            replace(SETTINGS, epochs=3),
+            most=4,
+            directory=tmp_path,
+        )
+
+    first, again = choose(0), choose(1)
+    assert first.trials == again.trials
+    for ours, theirs in zip(first.network.parameters(), again.network.parameters(), strict=True):
+        assert torch.equal(ours, theirs)
+    assert (tmp_path / "4" / "log.jsonl").exists()

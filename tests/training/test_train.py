@@ -179,7 +179,7 @@ class TestWeights:
         data[2][:30] = 0
         history = train(networks[1], data, short())
         assert same(*networks)
-        assert history.rows_without_target == 30
+        assert history.rows_left_out == 30
 
     def test_the_fit_is_of_the_weighted_rows(self):
         y = torch.tensor([0.0, 1.0]).repeat(200).double()

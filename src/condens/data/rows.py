@@ -48,6 +48,15 @@ class Rows(NamedTuple):
         _check_finite(condition, target)
         return cls(condition, target, None if weights is None else _weights(weights, target))
 
+    @classmethod
+    def given(cls, data: Any, name: str = "data") -> "Rows":
+        """Return checked rows from `Rows`, (condition, target) or (condition, target, weights)."""
+        # A tensor would unpack into its rows.
+        if isinstance(data, Rows) or (isinstance(data, tuple | list) and len(data) in (2, 3)):
+            return cls.of(*data)
+        expected = "(condition, target) or (condition, target, weights) was expected"
+        raise ArgumentError(message(name, f"is a {type(data).__name__}", expected, "Pass these."))
+
     def __len__(self) -> int:  # rows, not fields
         return self.target.shape[0]
 

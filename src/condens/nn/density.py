@@ -15,11 +15,11 @@ from condens.nn.scaling import Standardiser
 class DensityNetwork(nn.Module, ABC):
     """A network from a condition to the density of D targets.
 
-    It has two doors: calling it gives a `GaussianMixture` (or, for heads of low rank, a
-    `LowRankMixture`) in the target's own units, and
-    `nll` gives the loss, by the fastest way there is, without building the object. Both
-    agree. Condition and target are standardised inside, with statistics that `prepare` takes
-    from the training data and that are part of the network's state.
+    It has two doors: calling it gives a `GaussianMixture` (a `LowRankMixture` for heads of
+    low rank) in the target's own units, and `nll` gives the loss, by the fastest way there
+    is, without building the object. Both agree. Condition and target are standardised inside,
+    with statistics that `prepare` takes from the training data and that are part of the
+    network's state.
     """
 
     condition_scaling: Standardiser | None

@@ -30,7 +30,10 @@ class Epoch:
 
 @dataclass
 class History:
-    """The epochs of a run, the best of them, and what was warned of."""
+    """The epochs of a run, the best of them, and what was warned of.
+
+    Rows left out are those with no target observed, or with a weight of zero.
+    """
 
     epochs: list[Epoch] = field(default_factory=list)
     best_epoch: int = -1
@@ -39,7 +42,7 @@ class History:
     warnings: list[str] = field(default_factory=list)
     rows: int = 0
     validation_rows: int = 0
-    rows_without_target: int = 0
+    rows_left_out: int = 0
 
     def table(self) -> list[dict[str, Any]]:
         """Return one flat dictionary for each epoch, with the usage as usage_0, usage_1 and on."""

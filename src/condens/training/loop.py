@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn.utils import clip_grads_with_norm_
 
 from condens.data import Rows
-from condens.errors import ArgumentError, TrainingError, message
+from condens.errors import TrainingError
 from condens.nn import DensityNetwork
 from condens.training.batches import Batches, Noise, batch_size
 from condens.training.checkpoint import RunDirectory
@@ -73,25 +73,17 @@ def train(
     a second one stops at once.
     """
     settings = Settings() if settings is None else settings
-    rows = _rows(data, "data")
+    rows = Rows.given(data, "data")
     kept = rows.observed()
-    held_out = None if validation is None else _rows(validation, "validation").observed()
+    held_out = None if validation is None else Rows.given(validation, "validation").observed()
     place = nullcontext() if directory is None else RunDirectory(directory)
     with place as run, torch.random.fork_rng(), interruption() as interrupted:
         torch.manual_seed(settings.seed)
         loop = _Loop(network, kept, held_out, settings, run)
         loop.checkpoint_seconds, loop.interrupted = checkpoint_seconds, interrupted
-        loop.history.rows_without_target = len(rows) - len(kept)
+        loop.history.rows_left_out = len(rows) - len(kept)
         show = sys.stderr.isatty() if progress is None else progress
         return loop.run(callback, Progress(settings.epochs) if show else None)
-
-
-def _rows(data: Any, name: str) -> Rows:
-    # A tensor would unpack into its rows.
-    if isinstance(data, Rows) or (isinstance(data, tuple | list) and len(data) in (2, 3)):
-        return Rows.of(*data)
-    expected = "(condition, target) or (condition, target, weights) was expected"
-    raise ArgumentError(message(name, f"is a {type(data).__name__}", expected, "Pass these."))
 
 
 class _Loop:

@@ -1,9 +1,11 @@
 """The number of components, chosen on validation rows."""
 
 import math
+import os
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -22,8 +24,8 @@ MOST = 16
 FIRST_LOSS = 0.05
 # Trials in a row that may be worse.
 FAILURES = 2
-# Rows that are compared.
-COMPARED = 20_000
+# Rows that are compared, and rows that tell which components matter least.
+COMPARED, LOOKED_AT = 20_000, 2000
 
 
 class Trial(NamedTuple):
@@ -53,6 +55,7 @@ def choose_components(
     *,
     most: int = MOST,
     validation: Any = None,
+    directory: str | os.PathLike[str] | None = None,
     **options: Any,
 ) -> Selection:
     """Train with many components, leave out those that matter least, train on, and compare.
@@ -64,15 +67,23 @@ def choose_components(
         make: returns a network with a given number of components.
         data, settings, validation, options: as `train` takes them.
         most: the number to begin with.
+        directory: where to keep the states of the runs, in a directory for each number.
     """
     settings = Settings() if settings is None else settings
-    rows = Rows.of(*data).observed()
-    held_out = None if validation is None else Rows.of(*validation).observed()
+    rows = Rows.given(data, "data").observed()
+    held_out = None if validation is None else Rows.given(validation, "validation").observed()
     if held_out is None:
         share = settings.validation_share or 0.1
         rows, held_out = rows.split(share, settings.seed) if len(rows) > 1 else (rows, rows)
+
+    def fit(network: MixtureNetwork, settings: Settings) -> History:
+        place = None if directory is None else Path(directory) / str(network.head.components)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # too few components are expected to look bad
+            return train(network, rows, settings, validation=held_out, directory=place, **options)
+
     network = make(most)
-    history = _quietly(network, rows, settings, validation=held_out, **options)
+    history = fit(network, settings)
     chosen, best = Selection(network, history, []), _each(network, held_out)
     chosen.trials.append(Trial(most, history.best_nll, 0.0, 0.0))
     again = replace(
@@ -81,7 +92,7 @@ def choose_components(
     smaller, failed = network, 0
     while smaller.head.components > 1 and failed < FAILURES:
         smaller = _without(smaller, held_out)
-        history = _quietly(smaller, rows, again, validation=held_out, **options)
+        history = fit(smaller, again)
         loss = _each(smaller, held_out)
         trial = _trial(smaller.head.components, history.best_nll, loss - best)
         chosen.trials.append(trial)
@@ -94,13 +105,6 @@ def choose_components(
     for advice in chosen.history.warnings:
         warnings.warn(advice, stacklevel=2)
     return chosen
-
-
-def _quietly(*arguments: Any, **options: Any) -> History:
-    """Train without a word: too few components are expected to look bad."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        return train(*arguments, **options)
 
 
 def _trial(components: int, nll: float, worse: Tensor) -> Trial:
@@ -118,24 +122,19 @@ def _each(network: MixtureNetwork, rows: Rows) -> Tensor:
 @torch.no_grad()
 def _without(network: MixtureNetwork, rows: Rows) -> MixtureNetwork:
     """Return a copy without the components that matter least: one at least, half at most."""
-    batch = Batches(network, rows).rows
-    whole = (~batch.target.isnan().any(1)).nonzero().flatten()[:COMPARED]
-    mixture = network.mixture_of(batch.condition[whole])
-    prior = torch.log_softmax(mixture.logits.double(), -1)
-    joint = prior + mixture.component_log_prob(batch.target[whole]).double()
-    kept = list(range(joint.shape[-1]))
-    before = _density(joint, prior, kept)
-    least = max(1, joint.shape[-1] // 2)
-    while len(kept) > least:
-        costs = [before - _density(joint, prior, [j for j in kept if j != k]) for k in kept]
-        cheapest = min(range(len(kept)), key=costs.__getitem__)
-        if costs[cheapest] > FIRST_LOSS and len(kept) < joint.shape[-1]:
+    condition, target, _ = Batches(network, rows).rows.take(torch.arange(len(rows))[:LOOKED_AT])
+    features, head = network.features(condition), network.head
+
+    def loss(kept: list[int]) -> float:
+        return float(head.with_components(kept).row_nll(features, target).mean())
+
+    kept = list(range(head.components))
+    before = loss(kept)
+    while len(kept) > max(1, head.components // 2):
+        fewer = [[j for j in kept if j != k] for k in kept]
+        losses = [loss(candidate) for candidate in fewer]
+        cheapest = min(range(len(kept)), key=losses.__getitem__)
+        if losses[cheapest] - before > FIRST_LOSS and len(kept) < head.components:
             break
-        del kept[cheapest]
+        kept = fewer[cheapest]
     return network.with_components(kept)
-
-
-def _density(joint: Tensor, prior: Tensor, kept: list[int]) -> float:
-    """Return the mean log density of a mixture of some of the components."""
-    part = joint[:, kept].logsumexp(-1) - prior[:, kept].logsumexp(-1)
-    return float(part.mean())
