@@ -1,5 +1,6 @@
 """Every implementation of the kernel against the plain functions of layer 1."""
 
+import math
 import os
 import shutil
 import subprocess
@@ -170,6 +171,23 @@ def test_extremes_are_those_of_layer_1(implementation):
         assert_close(gradient, reference, rtol=1e-3, atol=1e-4)
     target[8] = torch.nan
     assert nll(*inputs).isnan().nonzero().tolist() == [[8]]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_no_gradient_lacks_digits(implementation, dtype):
+    # Shares of a component that fade from sample to sample, through all that can be held: a
+    # matrix product with what is left below the smallest normal number is five times slower.
+    smallest = torch.finfo(dtype).tiny
+    width = math.sqrt(-2 * math.log(smallest)) + 2
+    target = torch.linspace(0, width, 1001, dtype=dtype)[:, None]
+    logits = torch.zeros(1001, 2, dtype=dtype)
+    means = torch.tensor([0.0, width], dtype=dtype).expand(1001, 2)[..., None].clone()
+    factors = torch.zeros(1001, 2, 1, dtype=dtype)
+    _, gradients = with_gradients(kernels.nll, (target, logits, means, factors), 1.0)
+    for gradient in gradients:
+        size = gradient.abs()
+        assert bool(((size == 0) | (size >= smallest)).all())
+    assert float(gradients[2].abs().sum(0).min()) > 1
 
 
 def test_under_functional_transforms(implementation):

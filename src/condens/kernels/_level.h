@@ -2,6 +2,7 @@
 
 #define REAL float
 #define LARGEST FLT_MAX
+#define SMALLEST (FLT_MIN * 0x1p32)
 #define EXP near_exp
 #define LINES 4 /* cache lines of a block */
 #define NAME(x) AT_LEVEL(x##_f32)
@@ -13,6 +14,7 @@
 #include "_sample.h"
 #undef REAL
 #undef LARGEST
+#undef SMALLEST
 #undef EXP
 #undef LINES
 #undef NAME
@@ -23,6 +25,7 @@
 
 #define REAL double
 #define LARGEST DBL_MAX
+#define SMALLEST (DBL_MIN * 0x1p64)
 #define EXP fast_exp
 #define LINES 8
 #define NAME(x) AT_LEVEL(x##_f64)
@@ -34,6 +37,7 @@
 #include "_sample.h"
 #undef REAL
 #undef LARGEST
+#undef SMALLEST
 #undef EXP
 #undef LINES
 #undef NAME

@@ -1,6 +1,6 @@
 /* The negative log-likelihood of a Gaussian mixture and all its gradients, one block of
- * samples at a time. Included once for each storage type, with REAL, LOAD, STORE, LARGEST
- * and NAME defined; the arithmetic is always in double.
+ * samples at a time. Included once for each storage type, with REAL, LARGEST, SMALLEST and
+ * NAME defined; the arithmetic is always in double.
  *
  * Everything is addressed by strides, so batch-first and batch-last tensors are read in
  * place. Where the samples of a line are contiguous the line is used as it lies; otherwise,
@@ -415,8 +415,10 @@ static void NAME(block)(const PROBLEM *p, ptrdiff_t start, ptrdiff_t n, char *me
             REAL *to_logit = s.logits + k * BLOCK, r[BLOCK] ALIGNED;
             EACH(l)
             {
-                const double share = weight[l] * joint[l];
-                to_logit[l] = (REAL)(weight[l] * prior[l] - share);
+                /* Less would make numbers without full digits, which slow whatever reads
+                 * them several times over. */
+                const double share = joint[l] < SMALLEST ? 0.0 : weight[l] * joint[l];
+                to_logit[l] = (REAL)((prior[l] < SMALLEST ? 0.0 : weight[l] * prior[l]) - share);
                 r[l] = (REAL)share;
             }
             NAME(gradients)(r, D, T, s.offset + lines, s.latent + lines, s.pulled + lines,
