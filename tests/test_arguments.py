@@ -76,7 +76,7 @@ ONE = mixture_of((), 3, 1)
 QUESTIONS = {
     "value without the dimensions": (lambda: PLAIN.log_prob(z(4)), ShapeError, r"value has shape \[4\].*2 dimension.*marginal"),
     "value of a vector in one dimension": (lambda: ONE.log_prob(z(5)), ShapeError, r"value has shape \[5\].*value\[\.\.\., None\]"),
-    "value of a number": (lambda: ONE.cdf(0.5), ShapeError, r"value has shape \[\].*value\[\.\.\., None\]"),
+    "values without their axis": (lambda: ONE.cdf([0.5, 0.7]), ShapeError, r"value has shape \[2\].*value\[\.\.\., None\]"),
     "value of another batch": (lambda: PLAIN.log_prob(z(3, 2)), ShapeError, r"value has shape \[3, 2\].*batch shape \[4\]"),
     "value of NaN": (lambda: PLAIN.log_prob(z(4, 2) + NAN), NotFiniteError, r"value has NaN.*marginal"),
     "value of words": (lambda: PLAIN.log_prob("a"), ArgumentError, r"value is str.*numbers"),

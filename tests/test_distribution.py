@@ -20,6 +20,7 @@ from torch.testing import assert_close
 
 import condens
 from condens import GaussianMixture
+from condens.errors import DimensionError
 
 
 def mixture_of(batch=(), components=3, dimensions=2, structure="full", **options):
@@ -244,6 +245,38 @@ def test_arrays_and_lists_serve_as_values():
     assert_close(mixture.log_prob(torch.tensor([[0, 1]])), mixture.log_prob([[0.0, 1.0]]))
     given = mixture.condition({np.int64(0): np.array([0.1, 0.2, 0.3])})
     assert given.batch_shape == (3,)
+
+
+@pytest.mark.parametrize("library", ["pandas", "polars"])
+def test_columns_of_a_frame_are_taken_by_name(library):
+    frames = pytest.importorskip(library)
+    m = GaussianMixture(*random_parameters((4,), 3, 2), names=["lat", "lon"])
+    values = torch.randn(4, 2, dtype=torch.float64)
+    columns = {"lon": values[:, 1].numpy(), "lat": values[:, 0].numpy()}
+    assert_close(m.log_prob(frames.DataFrame(columns)), m.log_prob(values), rtol=0, atol=0)
+    with pytest.raises(DimensionError, match=r"columns \['lon'\].*\['lat', 'lon'\].*just these"):
+        m.log_prob(frames.DataFrame(columns)[["lon"]])
+    nameless = GaussianMixture(*m.parameters)
+    swapped = nameless.log_prob(frames.DataFrame(columns))
+    assert_close(swapped, m.log_prob(values.flip(-1)), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("batch", [(), (4,), (1,), (3, 4)], ids=str)
+def test_in_one_dimension_values_may_come_without_their_axis(batch):
+    m = GaussianMixture(*random_parameters(batch, 3, 1))
+    values = torch.randn(*batch, 1, dtype=torch.float64)
+    for ask in (m.log_prob, m.cdf, m.crps, m.responsibilities):
+        assert_close(ask(values.squeeze(-1)), ask(values), rtol=0, atol=0)
+
+
+def test_quantiles_by_dimension():
+    m = GaussianMixture(*random_parameters((4,), 3, 2), names=["lat", "lon"])
+    levels = torch.tensor([[0.1], [0.9]], dtype=torch.float64)
+    expected = m.marginal(1).icdf(levels)[..., 0]
+    assert_close(m.quantile(levels, "lon"), expected, rtol=0, atol=0)
+    assert_close(m.marginal("lon").quantile(levels), expected, rtol=0, atol=0)
+    with pytest.raises(DimensionError, match="icdf needs exactly one"):
+        m.quantile(levels)
 
 
 def test_empty_batches_are_ordinary():

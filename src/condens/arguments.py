@@ -22,7 +22,9 @@ def as_tensor(name: str, value: Any, like: Tensor | None = None) -> Tensor:
     """
     try:
         if not isinstance(value, Tensor):
-            value = torch.as_tensor(value if like is None else np.asarray(value))
+            # torch warns of memory that may not be written, such as a data frame's.
+            array = value if like is None else np.require(np.asarray(value), requirements="W")
+            value = torch.as_tensor(array)
             value = value if like is None else value.to(like.device)
     except (TypeError, ValueError, RuntimeError):
         came, expected = f"is {type(value).__name__}", "numbers were expected"
@@ -148,9 +150,14 @@ def check_finite(name: str, tensor: Tensor, remedy: str) -> None:
 def check_event(
     name: str, value: Any, batch: torch.Size, means: Tensor, *, allow_nan: bool
 ) -> Tensor:
-    """Return value as a tensor [..., D] that broadcasts against the batch."""
+    """Return value as a tensor [..., D] that broadcasts against the batch.
+
+    For D = 1 a number for each member of the batch, without the last axis, will do.
+    """
     value, dimensions = as_tensor(name, value, means), means.shape[-1]
     came = f"has shape {list(value.shape)}"
+    if dimensions == 1 and value.shape == batch and value.shape[-1:] != (1,):
+        value = value.unsqueeze(-1)
     if value.dim() == 0 or value.shape[-1] != dimensions:
         expected = f"its last axis must hold the {dimensions} dimension(s) of the mixture"
         remedy = (

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.distributions import Distribution, constraints
 
 from condens import arguments, gaussians
-from condens.dimensions import check_names
+from condens.dimensions import check_names, in_order
 from condens.errors import ArgumentError, DimensionError, ShapeError, message
 from condens.functional import mixture
 
@@ -218,6 +218,7 @@ class BatchedMixture(Distribution, ABC):
         return None if self.names is None else [self.names[d] for d in dims]
 
     def _event(self, value: Any) -> Tensor:
+        value = in_order("value", value, self.names)
         return arguments.check_event(
             "value", value, self.batch_shape, self.means, allow_nan=not self._validate_args
         )

@@ -69,6 +69,18 @@ def check_names(names: Iterable[str] | None, dimensions: int) -> tuple[str, ...]
     return names
 
 
+def in_order(argument: str, value: Any, names: Sequence[str] | None) -> Any:
+    """Return the columns of a data frame in the order of the names; all else as it is."""
+    if names is None or not hasattr(value, "columns"):
+        return value
+    columns = [str(column) for column in value.columns]
+    if sorted(columns) != sorted(names):
+        came, expected = f"has columns {columns}", f"the dimensions are {list(names)}"
+        remedy = "Pass just these columns, or an array."
+        raise DimensionError(message(argument, came, expected, remedy))
+    return value[list(names)]
+
+
 def resolve_fixed(
     values: Mapping[Dimension, Any],
     like: Tensor,

@@ -40,9 +40,10 @@ class GaussianMixture(SampledMixture):
         names: of the D dimensions; wherever a dimension is asked for, name or index will do.
         validate_args: as in every `torch.distributions.Distribution`.
 
-    The leading axes broadcast to the batch shape. An event always has its axis: a
-    one-dimensional mixture has event shape [1]. Answers have the dtype of the mixture and
-    are computed in double precision. Every answer that is estimated rather than computed
+    The leading axes broadcast to the batch shape. An event has its axis: a one-dimensional
+    mixture has event shape [1], though a value for each member of the batch may come without.
+    Values may be tensors, arrays, lists or data frames. Answers have the dtype of the mixture
+    and are computed in double precision. Every answer that is estimated rather than computed
     comes as an `Estimate(value, standard_error)`, `entropy` included.
 
     >>> m = GaussianMixture(torch.zeros(2), torch.tensor([[-2.0, 0.0], [2.0, 1.0]]),

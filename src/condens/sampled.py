@@ -1,14 +1,15 @@
 """Answers that need nothing of a mixture but its draws and its density."""
 
 from abc import abstractmethod
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
+from typing import Any, Self
 
 import torch
 from torch import Generator, Tensor
 
 from condens import arguments
 from condens.batched import BatchedMixture
+from condens.dimensions import Dimension
 from condens.functional import estimates, scores
 from condens.functional.estimates import Estimate
 
@@ -23,6 +24,10 @@ class SampledMixture(BatchedMixture):
         """Draw `[*sample_shape, *batch_shape, D]`."""
 
     @abstractmethod
+    def marginal(self, dims: Dimension | Iterable[Dimension]) -> Self:
+        """Return the mixture of the given dimensions, in the order given."""
+
+    @abstractmethod
     def crps(self, value: Any) -> Tensor:
         """Return the exact continuous ranked probability score in one dimension."""
 
@@ -31,6 +36,21 @@ class SampledMixture(BatchedMixture):
         self, *, n_samples: int = 10_000, generator: Generator | None = None
     ) -> Estimate:
         """Estimate the differential entropy."""
+
+    def quantile(self, level: Any, dim: Dimension | None = None) -> Tensor:
+        """Return quantiles of one dimension; probabilities [...] → [...], as `icdf` takes them.
+
+        `dim` is its index or name; it may be left out if there is one only.
+
+        >>> from condens import GaussianMixture
+        >>> m = GaussianMixture(torch.zeros(1), torch.zeros(1, 2), torch.zeros(1, 3),
+        ...                     names=["lat", "lon"])
+        >>> m.quantile(0.975, "lon")
+        tensor(1.9600)
+        """
+        one = self if dim is None else self.marginal(dim)
+        quantiles: Tensor = one.icdf(level)
+        return quantiles.squeeze(-1)
 
     def perplexity(self) -> Estimate:  # type: ignore[override]  # as for the entropy
         """Estimate exp of the entropy."""

@@ -57,7 +57,7 @@ def forward(*inputs: Tensor) -> tuple[Tensor, Any]:
     whole = share.sum(0)
     share /= whole
     # Less would make numbers without full digits, which slow whatever reads them.
-    torch.nn.functional.threshold_(share, torch.finfo(share.dtype).tiny * 2.0**32, 0.0)
+    torch.threshold_(share, torch.finfo(share.dtype).tiny * 2.0**32, 0.0)
     loss = whole.log_().add_(top).neg_().add_(0.91893853320467274178 * dimensions)
     return loss, _State(difference, latent, pulled, own, share, log_prior.exp_(), packed)
 
