@@ -21,6 +21,7 @@ LAYERS = {
     "sampled": (2, {"torch"}),
     "distribution": (2, {"torch"}),
     "low_rank": (2, {"torch"}),
+    "conformal": (2, {"torch"}),
     "nn": (3, {"torch"}),
     "data": (4, {"torch", "numpy"}),
     "training": (4, {"torch", "safetensors", "matplotlib"}),
