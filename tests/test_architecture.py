@@ -25,6 +25,7 @@ LAYERS = {
     "nn": (3, {"torch"}),
     "data": (4, {"torch", "numpy"}),
     "training": (4, {"torch", "safetensors", "matplotlib"}),
+    "persistence": (5, {"torch", "safetensors"}),
     "__init__": (9, set()),
 }
 
