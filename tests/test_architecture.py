@@ -12,6 +12,7 @@ SOURCE = Path(__file__).parents[1] / "src" / "condens"
 LAYERS = {
     "_version": (0, set()),
     "errors": (0, set()),
+    "files": (0, set()),
     "functional": (1, {"torch"}),
     "kernels": (1, {"torch"}),
     "arguments": (2, {"torch", "numpy"}),
@@ -25,6 +26,7 @@ LAYERS = {
     "nn": (3, {"torch"}),
     "data": (4, {"torch", "numpy"}),
     "training": (4, {"torch", "safetensors", "matplotlib"}),
+    "persistence": (5, {"torch", "safetensors"}),
     "__init__": (9, set()),
 }
 

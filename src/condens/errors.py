@@ -45,6 +45,10 @@ class RunDirectoryError(CondensError):
     """A run directory that is in use, damaged, or of another run."""
 
 
+class ModelFileError(CondensError):
+    """A model file that cannot be read or written: absent, damaged, or of another kind."""
+
+
 def message(argument: str, came: str, expected: str, remedy: str) -> str:
     """Build the text of an error.
 

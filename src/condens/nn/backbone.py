@@ -4,6 +4,7 @@ Any module that maps a batch of conditions to features [b, F] will do; `MLP` is 
 """
 
 from collections.abc import Callable
+from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
@@ -35,6 +36,8 @@ class MLP(nn.Module):
     torch.Size([5, 16])
     """
 
+    kind: ClassVar[str] = "mlp"
+
     def __init__(
         self,
         inputs: int,
@@ -58,10 +61,26 @@ class MLP(nn.Module):
         if not 0 <= dropout < 1:
             came, expected = f"is {dropout}", "a share from 0 to below 1 was expected"
             raise ArgumentError(message("dropout", came, expected, "Change it."))
+        self._configuration = {
+            "inputs": int(inputs),
+            "width": int(width),
+            "depth": int(depth),
+            "activation": activation,
+            "normalise": bool(normalise),
+            "dropout": float(dropout),
+        }
         act = ACTIVATIONS[activation]
         blocks = [_Block(width, act(), normalise, dropout) for _ in range(depth - 1)]
         self.layers = nn.Sequential(nn.Linear(inputs, width), act(), *blocks)
         self.features = width
+
+    def configuration(self) -> dict[str, Any]:
+        """Return the arguments that make another one like this.
+
+        >>> MLP(3, width=16).configuration()["width"]
+        16
+        """
+        return dict(self._configuration)
 
     def forward(self, condition: Tensor) -> Tensor:
         """Return features."""
@@ -79,3 +98,8 @@ class _Block(nn.Module):
     def forward(self, features: Tensor) -> Tensor:
         changed: Tensor = self.change(features)
         return features + changed
+
+
+# By kind: what a model file can name. Each has a `configuration()` that makes another like it,
+# and keeps every tensor it needs in its state.
+BACKBONES: dict[str, Any] = {MLP.kind: MLP}

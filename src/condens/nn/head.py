@@ -6,7 +6,7 @@ factor, σ = floor + exp(−u), so that the density stays normalised and bounded
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor, nn
@@ -47,6 +47,7 @@ class Head(nn.Module, ABC):
     ) -> None:
         super().__init__()
         for name, value, least in (
+            ("features", features, 1),
             ("dimensions", dimensions, 1),
             ("components", components, 1),
             ("floor", floor, 0),
@@ -59,6 +60,19 @@ class Head(nn.Module, ABC):
         with torch.no_grad():
             self.linear.weight.mul_(GAIN)
             self.linear.bias.zero_()
+
+    def configuration(self) -> dict[str, Any]:
+        """Return the arguments that make another one like this.
+
+        >>> FullHead(16, 2, 3).configuration()
+        {'features': 16, 'dimensions': 2, 'components': 3, 'floor': 0.001}
+        """
+        return {
+            "features": int(self.linear.in_features),
+            "dimensions": int(self.dimensions),
+            "components": int(self.components),
+            "floor": float(self.floor),
+        }
 
     @property
     @abstractmethod
@@ -141,7 +155,7 @@ class Head(nn.Module, ABC):
 
     def _of(self, components: int) -> Self:
         """Return a new head that differs in the number of components only."""
-        return type(self)(self.linear.in_features, self.dimensions, components, floor=self.floor)
+        return type(self)(**{**self.configuration(), "components": components})
 
     def _split(self, outputs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         first, second = self.components, self.components * (1 + self.dimensions)

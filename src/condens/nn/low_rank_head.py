@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from typing import Self
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -39,6 +39,10 @@ class LowRankHead(Head):
     ) -> None:
         self.rank = rank
         super().__init__(features, dimensions, components, floor=floor)
+
+    def configuration(self) -> dict[str, Any]:
+        """Return the arguments that make another one like this."""
+        return {**super().configuration(), "rank": int(self.rank)}
 
     @property
     def _scale_outputs(self) -> int:
@@ -86,12 +90,3 @@ class LowRankHead(Head):
         # At zero a loading has no gradient: those beyond D start small.
         more = 0.01 * vectors[:, :, :1].expand(-1, -1, self.rank - rank)
         return torch.cat([log_scales, loadings, more], -1).flatten()
-
-    def _of(self, components: int) -> Self:
-        return type(self)(
-            self.linear.in_features,
-            self.dimensions,
-            components,
-            floor=self.floor,
-            rank=self.rank,
-        )

@@ -19,6 +19,7 @@ import safetensors.torch
 from torch import Tensor
 
 from condens.errors import RunDirectoryError, message
+from condens.files import write_whole
 
 if os.name == "posix":
     import fcntl
@@ -155,21 +156,5 @@ def _digest(data: bytes, values: dict[str, Any]) -> str:
 
 
 def _write(path: Path, data: bytes) -> None:
-    """Write a file whole: beside its place, synced, then moved, and the directory synced."""
-    beside = path.with_name(path.name + ".part")
-    try:
-        with beside.open("wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        beside.replace(path)
-    except BaseException:  # an interruption too
-        with suppress(OSError):
-            beside.unlink()
-        raise
-    if os.name == "posix":
-        directory = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(directory)
-        finally:
-            os.close(directory)
+    # The same name each time: what a kill left there, the next writer takes away.
+    write_whole(path, data, beside=path.with_name(path.name + ".part"))

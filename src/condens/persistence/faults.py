@@ -1,0 +1,33 @@
+"""How a file that is not what it should be is named."""
+
+import os
+import reprlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from condens.errors import ModelFileError, message
+
+_RESTORE = "Restore the file from a copy, or save the model again."
+
+
+def damaged(argument: str, came: str, expected: str, remedy: str = _RESTORE) -> ModelFileError:
+    """Return the error for a part of a file; `naming` adds the file."""
+    return ModelFileError(message(argument, came, expected, remedy))
+
+
+def short(value: object) -> str:
+    """Return what a file holds, cut to what a message can.
+
+    >>> len(short("x" * 10_000))
+    30
+    """
+    return reprlib.repr(value)
+
+
+@contextmanager
+def naming(path: str | os.PathLike[str]) -> Iterator[None]:
+    """Put the file before the message of every fault found in it."""
+    try:
+        yield
+    except ModelFileError as error:
+        raise ModelFileError(f"{os.fspath(path)}: {error}") from error.__cause__

@@ -1,0 +1,123 @@
+"""The header of a safetensors file: strict JSON, and tensors that fill the data exactly."""
+
+import json
+import math
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+import torch
+
+from condens.persistence.faults import damaged, short
+
+DTYPES = {
+    "F64": torch.float64,
+    "F32": torch.float32,
+    "F16": torch.float16,
+    "BF16": torch.bfloat16,
+    "I64": torch.int64,
+    "I32": torch.int32,
+    "I16": torch.int16,
+    "I8": torch.int8,
+    "U8": torch.uint8,
+    "BOOL": torch.bool,
+}
+DEEPEST = 32
+MOST_AXES = 16
+# Beyond this the strides of even an empty tensor leave 64 bits.
+MOST_ELEMENTS = 2**48
+
+
+class Entry(NamedTuple):
+    """Where a tensor lies in the data."""
+
+    begin: int
+    end: int
+    name: str
+    dtype: torch.dtype
+    shape: list[int]
+
+
+def canonical(value: Any) -> str:
+    """Return the one text that a value has as JSON.
+
+    >>> canonical({"b": 1.0, "a": [None]})
+    '{"a":[null],"b":1.0}'
+    """
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
+
+
+def parse(what: str, text: str | bytes) -> dict[str, Any]:
+    """Return the object that a JSON text holds: every key once, every number finite."""
+    try:
+        value = json.loads(text, object_pairs_hook=_unique, parse_constant=_refused)
+    except (ValueError, RecursionError) as error:
+        came = f"cannot be read ({type(error).__name__}: {short(str(error))})"
+        raise damaged(what, came, "JSON was expected") from error
+    if not isinstance(value, dict):
+        raise damaged(what, f"is {type(value).__name__}", "a JSON object was expected")
+    check_depth(what, value)
+    return value
+
+
+def check_depth(what: str, value: Any) -> None:
+    """Refuse what is nested so deeply that reading it could exhaust the stack."""
+    level = [value]
+    for _ in range(DEEPEST):
+        level = [child for parent in level for child in _children(parent)]
+        if not level:
+            return
+    raise damaged(what, f"is nested deeper than {DEEPEST} levels", "less was expected")
+
+
+def entries(header: dict[str, Any], size: int) -> list[Entry]:
+    """Return the tensors of a header in the order they lie in, checked to fill `size` bytes."""
+    listed = sorted(_entry(name, value) for name, value in header.items())
+    position = 0
+    for entry in listed:
+        if entry.begin != position:
+            came = f"begins at byte {short(entry.begin)} of the data"
+            raise damaged(f"tensor {short(entry.name)}", came, f"{position} was expected")
+        position = entry.end
+    if position != size:
+        raise damaged("the file", f"has {size} bytes of data", f"its header tells of {position}")
+    return listed
+
+
+def _entry(name: str, value: Any) -> Entry:
+    owner = f"tensor {short(name)}"
+    if not isinstance(value, dict) or value.keys() != {"dtype", "shape", "data_offsets"}:
+        raise damaged(owner, f"is {short(value)}", "dtype, shape and data_offsets were expected")
+    kind, shape, offsets = value["dtype"], value["shape"], value["data_offsets"]
+    if not isinstance(kind, str) or kind not in DTYPES:
+        raise damaged(owner, f"has dtype {short(kind)}", f"one of {', '.join(DTYPES)} was expected")
+    if not _whole(shape) or len(shape) > MOST_AXES:
+        raise damaged(owner, f"has shape {short(shape)}", "sizes of at least 0 were expected")
+    if math.prod(max(n, 1) for n in shape) > MOST_ELEMENTS:
+        raise damaged(owner, f"has shape {short(shape)}", "no file holds so many numbers")
+    if not _whole(offsets) or len(offsets) != 2:
+        raise damaged(owner, f"has offsets {short(offsets)}", "a begin and an end were expected")
+    (begin, end), count = offsets, math.prod(shape) * DTYPES[kind].itemsize
+    if end - begin != count:
+        raise damaged(owner, f"has {short(end - begin)} bytes", f"its shape needs {count}")
+    return Entry(begin, end, name, DTYPES[kind], shape)
+
+
+def _whole(values: Any) -> bool:
+    return isinstance(values, list) and all(type(n) is int and n >= 0 for n in values)
+
+
+def _children(value: Any) -> Iterable[Any]:
+    if isinstance(value, dict):
+        return value.values()
+    return value if isinstance(value, list | tuple) else ()
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    value = dict(pairs)
+    if len(value) != len(pairs):
+        raise ValueError("a key occurs twice")
+    return value
+
+
+def _refused(constant: str) -> None:
+    raise ValueError(f"{constant} is not a number of JSON")

@@ -1,0 +1,112 @@
+"""Saving and loading whole models."""
+
+import os
+from collections.abc import Mapping
+from importlib import import_module
+from typing import Any, ClassVar, Protocol, Self, runtime_checkable
+
+from torch import Tensor
+
+from condens.errors import ArgumentError, message
+from condens.nn import DensityNetwork
+from condens.persistence.container import read, write
+from condens.persistence.faults import damaged, naming, short
+from condens.persistence.networks import Backbone, network_document, network_from
+
+# Where the models of a kind live that this layer cannot import: module and class, a `Storable`.
+_STORABLE = {"regressor": ("condens.estimator", "MDNRegressor")}
+
+
+@runtime_checkable
+class Storable(Protocol):
+    """A model that tells what a file must hold of it, and is made again from that."""
+
+    kind: ClassVar[str]
+
+    def to_document(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
+        """Return what JSON can hold, and tensors."""
+
+    @classmethod
+    def from_document(
+        cls,
+        document: dict[str, Any],
+        tensors: dict[str, Tensor],
+        *,
+        backbone: Backbone | None = None,
+    ) -> Self:
+        """Return the model; raise `ModelFileError` where that cannot be."""
+
+
+def save(
+    model: DensityNetwork | Storable,
+    path: str | os.PathLike[str],
+    *,
+    training: Mapping[str, Any] | None = None,
+) -> None:
+    """Save a model to one safetensors file, whole or not at all.
+
+    Equal models give equal bytes. What was at `path` stays until the new file is safe; a link
+    is followed, and stays.
+
+    Args:
+        model: a network, an ensemble or an estimator.
+        path: of the file, a new one or one to replace.
+        training: what is worth knowing of how it was trained, as JSON can hold it.
+
+    >>> from tempfile import TemporaryDirectory
+    >>> import torch
+    >>> from condens.nn import MixtureNetwork
+    >>> network, x = MixtureNetwork.of(3, 2).eval(), torch.zeros(1, 3)
+    >>> with TemporaryDirectory() as place:
+    ...     save(network, f"{place}/model.condens")
+    ...     loaded = load(f"{place}/model.condens")
+    >>> torch.equal(loaded(x).means, network(x).means)
+    True
+    """
+    kind = getattr(model, "kind", None)
+    if isinstance(model, DensityNetwork):
+        kind, document = "network", {"network": network_document(model)}
+        tensors = model.state_dict()
+    elif isinstance(model, Storable) and kind in _STORABLE:
+        document, tensors = model.to_document()
+    else:
+        came, expected = f"is {type(model).__name__}", "a network of condens.nn was expected"
+        raise ArgumentError(message("model", came, expected, "Pass the network itself."))
+    write(path, {"training": dict(training or {}), **document, "kind": kind}, tensors)
+
+
+def load(path: str | os.PathLike[str], *, backbone: Backbone | None = None) -> Any:
+    """Return the model of a file, on the CPU and in evaluation mode.
+
+    Nothing in the file is run. A file that is not, to the bit, what was saved raises
+    `ModelFileError`.
+
+    Args:
+        path: of the file.
+        backbone: for a backbone that condens does not know: one like it, which is copied, or a
+            function without arguments that makes one.
+    """
+    document, tensors = read(path)
+    with naming(path):
+        kind = document.get("kind")
+        if kind == "network":
+            if document.keys() != {"kind", "network", "training"}:
+                came = f"has {short(sorted(document))}"
+                raise damaged("its document", came, "kind, network and training were expected")
+            return network_from(document["network"], tensors, backbone=backbone)
+        if not isinstance(kind, str) or kind not in _STORABLE:
+            known = ", ".join(("network", *_STORABLE))
+            came, expected = f"is {short(kind)}", f"this condens knows {known}"
+            raise damaged("its kind", came, expected, "Upgrade condens.")
+        return _class_of(kind).from_document(document, tensors, backbone=backbone)
+
+
+def _class_of(kind: str) -> type[Storable]:
+    module, name = _STORABLE[kind]
+    try:
+        found: type[Storable] = getattr(import_module(module), name)
+    except ImportError as error:
+        came, expected = f"is {kind!r}, which cannot be imported ({error})", f"{module} is needed"
+        remedy = "Install what it needs: pip install 'condens[sklearn]'."
+        raise damaged("its kind", came, expected, remedy) from error
+    return found

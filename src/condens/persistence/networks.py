@@ -1,0 +1,249 @@
+"""The architecture of a network as a document, and the network back from it.
+
+A document names only what condens knows: kinds of networks, backbones and heads, and numbers.
+A network is built from it without memory (on the meta device), must describe itself by the
+same document and ask for the very tensors that are there, and only then takes them.
+"""
+
+import copy
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from condens.dimensions import check_names
+from condens.errors import ArgumentError, message
+from condens.nn import HEADS, DensityNetwork, Ensemble, MixtureNetwork, Standardiser
+from condens.nn.backbone import BACKBONES
+from condens.persistence.faults import damaged, short
+from condens.persistence.header import canonical
+
+Backbone = nn.Module | Callable[[], nn.Module]
+
+_DTYPES = {
+    str(dtype).removeprefix("torch."): dtype
+    for dtype in (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+}
+_CUSTOM = {"kind": "custom"}
+
+
+def network_document(network: DensityNetwork) -> dict[str, Any]:
+    """Return the architecture of a network as JSON can hold it.
+
+    >>> network_document(MixtureNetwork.of(3, 2, components=5))["head"]["components"]
+    5
+    """
+    document = _describe(network)
+    custom = tuple(f"{place}." for place in _custom_places(document))
+    own = {n: t for n, t in network.state_dict().items() if not n.startswith(custom)}
+    fault = _difference(_build(document).state_dict(), own) or _bad_scale(network)
+    if fault is not None:
+        remedy = "Save networks as condens makes them; what is special belongs in the backbone."
+        raise ArgumentError(message(*fault, remedy))
+    return document
+
+
+def network_from(
+    document: Mapping[str, Any],
+    tensors: Mapping[str, Tensor],
+    *,
+    prefix: str = "",
+    backbone: Backbone | None = None,
+) -> DensityNetwork:
+    """Return the network of a document, in evaluation mode.
+
+    Args:
+        document: of `network_document`.
+        tensors: `network.state_dict(prefix=prefix)`; those without the prefix are left alone.
+        prefix: of the tensors' names.
+        backbone: for a backbone that condens does not know: one like it, which is copied, or a
+            function without arguments that makes one.
+
+    >>> network = MixtureNetwork.of(3, 2)
+    >>> network_from(network_document(network), network.state_dict()).training
+    False
+    """
+    own = {n.removeprefix(prefix): t for n, t in tensors.items() if n.startswith(prefix)}
+    network = _checked(document, own)
+    custom = _custom_backbones(document, own, backbone)
+    expected = dict(network.state_dict())
+    for place, module in custom.items():
+        expected |= module.state_dict(prefix=f"{place}.")
+    fault = _difference(expected, own)
+    if fault is not None:
+        raise damaged(*fault)
+    network.load_state_dict({name: own[name] for name in network.state_dict()}, assign=True)
+    for place, module in custom.items():
+        module.load_state_dict(_below(place, own))
+        network.set_submodule(place, module)
+    fault = _bad_scale(network)
+    if fault is not None:
+        raise damaged(*fault)
+    return network.eval()
+
+
+def _describe(network: nn.Module) -> dict[str, Any]:
+    """Return the document of a network; `_build` reads what this writes."""
+    if isinstance(network, Ensemble) and type(network) is Ensemble:
+        members = [_describe(member) for member in network.networks]
+        return {"kind": "ensemble", "members": members, "names": _listed(network.names)}
+    # A class derived from these may compute something else.
+    if not isinstance(network, MixtureNetwork) or type(network) is not MixtureNetwork:
+        raise _unknown("model", network, "a MixtureNetwork or an Ensemble was expected")
+    head, scaling = network.head, network.condition_scaling
+    if HEADS.get(head.structure) is not type(head):
+        raise _unknown("head", head, f"one of {', '.join(HEADS)} was expected")
+    return {
+        "kind": "mixture",
+        "backbone": _describe_backbone(network.backbone),
+        "head": {"structure": head.structure, **head.configuration()},
+        "condition_columns": None if scaling is None else len(scaling.location),
+        "dtype": str(network.dtype).removeprefix("torch."),
+        "names": _listed(network.names),
+    }
+
+
+def _build(document: Mapping[str, Any]) -> DensityNetwork:
+    """Return the network of a document without memory, an Identity in place of custom backbones."""
+    if document["kind"] == "ensemble":
+        members = [_build(member) for member in document["members"]]
+        with torch.device("meta"):
+            network: DensityNetwork = Ensemble(members)  # type: ignore[arg-type]
+    else:
+        head = dict(document["head"])
+        with torch.device("meta"):
+            network = MixtureNetwork(
+                _build_backbone(document["backbone"]),
+                HEADS[head.pop("structure")](**head),
+                condition_columns=document["condition_columns"],
+            )
+        network.to(_DTYPES[document["dtype"]])
+    network.names = check_names(document["names"], network.dimensions)
+    return network
+
+
+def _describe_backbone(backbone: nn.Module) -> dict[str, Any]:
+    kind = getattr(backbone, "kind", None)
+    if not isinstance(kind, str) or BACKBONES.get(kind) is not type(backbone):
+        return dict(_CUSTOM)
+    document = {"kind": kind, **BACKBONES[kind].configuration(backbone)}
+    # Not what it was made as if a layer of it was exchanged.
+    with torch.device("meta"):
+        same = repr(_build_backbone(document)) == repr(backbone)
+    return document if same else dict(_CUSTOM)
+
+
+def _build_backbone(document: Mapping[str, Any]) -> nn.Module:
+    configuration = dict(document)
+    kind = configuration.pop("kind")
+    made: nn.Module = nn.Identity() if kind == "custom" else BACKBONES[kind](**configuration)
+    return made
+
+
+def _checked(document: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> DensityNetwork:
+    """Build the network of a document that nothing is known of."""
+    elements = sum(tensor.numel() for tensor in tensors.values())
+    for name, value in _numbers("", document):
+        # No size is larger than the numbers there are, and layers have tensors of their own.
+        most = len(tensors) if name == "depth" else elements
+        if not 0 <= value <= most:
+            expected = f"the tensors of the file allow {most}"
+            raise damaged("its architecture", f"has {name} {short(value)}", expected)
+    try:
+        network = _build(document)
+        again = canonical(_describe(network))
+    except Exception as error:  # a constructor may refuse wrong values in any way
+        came = f"cannot be built ({type(error).__name__}: {error})"
+        raise damaged("its architecture", came, "one that condens knows was expected") from error
+    if again != canonical(document):
+        came = f"is {short(canonical(document))}"
+        raise damaged("its architecture", came, f"it would be written {short(again)}")
+    return network
+
+
+def _numbers(name: str, value: Any) -> Iterator[tuple[str, int]]:
+    if isinstance(value, Mapping):
+        for key, child in value.items():
+            yield from _numbers(key, child)
+    elif isinstance(value, list):
+        for child in value:
+            yield from _numbers(name, child)
+    elif type(value) is int:
+        yield name, value
+
+
+def _custom_places(document: Mapping[str, Any]) -> list[str]:
+    if document["kind"] == "ensemble":
+        members = enumerate(document["members"])
+        return [f"networks.{i}.{place}" for i, m in members for place in _custom_places(m)]
+    return ["backbone"] if document["backbone"] == _CUSTOM else []
+
+
+def _custom_backbones(
+    document: Mapping[str, Any], tensors: Mapping[str, Tensor], backbone: Backbone | None
+) -> dict[str, nn.Module]:
+    """Return one module, of the precision that is there, for each place that needs one."""
+    places = _custom_places(document)
+    if backbone is not None and not places:
+        came, expected = "was given", "the file knows its own"
+        raise ArgumentError(message("backbone", came, expected, "Leave it out."))
+    made = {}
+    for place in places:
+        module = made[place] = _instance(backbone)
+        floats = {t.dtype for t in _below(place, tensors).values() if t.is_floating_point()}
+        if len(floats) == 1:
+            module.to(floats.pop())
+    return made
+
+
+def _instance(backbone: Backbone | None) -> nn.Module:
+    if backbone is None:
+        came, expected = "is not one of condens", "a file holds only its weights"
+        remedy = "Pass backbone=, a function that makes one like it."
+        raise damaged("its backbone", came, expected, remedy)
+    if isinstance(backbone, nn.Module):
+        return copy.deepcopy(backbone)
+    made = backbone() if callable(backbone) else backbone
+    if not isinstance(made, nn.Module):
+        came, expected = f"gives {type(made).__name__}", "a torch.nn.Module was expected"
+        remedy = "Pass a module, or a function without arguments that returns one."
+        raise ArgumentError(message("backbone", came, expected, remedy))
+    return made
+
+
+def _below(place: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    start = f"{place}."
+    return {n.removeprefix(start): t for n, t in tensors.items() if n.startswith(start)}
+
+
+def _difference(
+    expected: Mapping[str, Tensor], tensors: Mapping[str, Tensor]
+) -> tuple[str, str, str] | None:
+    """Return what is wrong with the first tensor that is not as expected."""
+    for name in sorted(expected.keys() | tensors.keys()):
+        if name not in tensors:
+            return f"tensor {short(name)}", "is missing", "the architecture has it"
+        if name not in expected:
+            return f"tensor {short(name)}", "is there", "the architecture has no such tensor"
+        ours, theirs = tensors[name], expected[name]
+        if ours.shape != theirs.shape or ours.dtype != theirs.dtype:
+            came = f"has shape {list(ours.shape)} and {ours.dtype}"
+            return f"tensor {short(name)}", came, f"{list(theirs.shape)} and {theirs.dtype} fit"
+    return None
+
+
+def _bad_scale(network: nn.Module) -> tuple[str, str, str] | None:
+    for name, module in network.named_modules():
+        if isinstance(module, Standardiser) and not bool((module.scale > 0).all()):
+            return f"{name}.scale", "is not above zero", "a scale divides"
+    return None
+
+
+def _listed(names: tuple[str, ...] | None) -> list[str] | None:
+    return None if names is None else list(names)
+
+
+def _unknown(argument: str, came: object, expected: str) -> ArgumentError:
+    remedy = "Use one of these; what is special belongs in the backbone."
+    return ArgumentError(message(argument, f"is {type(came).__name__}", expected, remedy))
