@@ -17,12 +17,14 @@ from condens.distribution import GaussianMixture
 from condens.functional.estimates import Estimate
 from condens.functional.modes import Modes
 from condens.low_rank import LowRankMixture
+from condens.transformed import TransformedMixture
 
 __all__ = [
     "Estimate",
     "GaussianMixture",
     "LowRankMixture",
     "Modes",
+    "TransformedMixture",
     "__version__",
     "errors",
     "functional",

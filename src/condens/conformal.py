@@ -17,7 +17,6 @@ from torch import Generator, Tensor
 from condens import arguments
 from condens.errors import ArgumentError, ShapeError, message
 from condens.functional.estimates import Estimate
-from condens.sampled import SampledMixture
 
 # Draws that a row's density is ranked among; scores come in steps of one in so many.
 DRAWS = 1000
@@ -36,7 +35,7 @@ class Region:
         coverage: the share of new targets the region holds, and each interval.
     """
 
-    mixture: SampledMixture
+    mixture: Any
     log_threshold: Tensor
     lower: Tensor
     upper: Tensor
@@ -76,7 +75,7 @@ class Calibration:
     @classmethod
     @torch.no_grad()
     def of(
-        cls, mixture: SampledMixture, target: Any, *, generator: Generator | None = None
+        cls, mixture: Any, target: Any, *, generator: Generator | None = None
     ) -> "Calibration":
         """Score targets [m, D] by their densities [m]; rows with NaN count for intervals only."""
         target = torch.as_tensor(target, dtype=torch.float64)
@@ -97,7 +96,7 @@ class Calibration:
 
     @torch.no_grad()
     def region(
-        self, mixture: SampledMixture, coverage: float, *, generator: Generator | None = None
+        self, mixture: Any, coverage: float, *, generator: Generator | None = None
     ) -> Region:
         """Return the regions of new densities [n]."""
         coverage = arguments.check_mass("coverage", coverage)

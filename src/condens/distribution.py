@@ -9,6 +9,7 @@ from torch.distributions import Distribution, Independent, MultivariateNormal, c
 from torch.distributions.kl import register_kl
 
 from condens import arguments, gaussians
+from condens.batched import BatchedMixture
 from condens.dimensions import Dimension, resolve_dimensions, resolve_fixed
 from condens.errors import (
     ArgumentError,
@@ -26,7 +27,7 @@ from condens.functional.modes import Modes
 from condens.sampled import SampledMixture
 
 
-class GaussianMixture(SampledMixture):
+class GaussianMixture(BatchedMixture, SampledMixture):
     """A batch of Gaussian mixtures with full or diagonal covariances.
 
     p(x) = Σₖ softmax(logits)ₖ N(x; μₖ, Σₖ),  Σₖ⁻¹ = ŪₖᵀŪₖ
@@ -347,6 +348,9 @@ class GaussianMixture(SampledMixture):
     def _check_range(self) -> None:
         log_diagonal = self.factors[..., : self.dimensions]
         arguments.check_log_scales("factors", "log-diagonal", log_diagonal)
+
+    def _exact_score(self, target: Tensor) -> Tensor | None:
+        return self.crps(target) if self.dimensions == 1 else None
 
     def _structure(self) -> str:
         if self.dimensions == 1:

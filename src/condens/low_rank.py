@@ -7,6 +7,7 @@ from torch import Generator, Tensor
 from torch.distributions import constraints
 
 from condens import arguments
+from condens.batched import BatchedMixture
 from condens.dimensions import Dimension, resolve_dimensions, resolve_fixed
 from condens.distribution import GaussianMixture
 from condens.errors import NoClosedFormError, message
@@ -17,7 +18,7 @@ from condens.functional.low_rank_algebra import Parameters
 from condens.sampled import SampledMixture
 
 
-class LowRankMixture(SampledMixture):
+class LowRankMixture(BatchedMixture, SampledMixture):
     """A batch of Gaussian mixtures with diagonal plus low-rank covariances.
 
     p(x) = Σₖ softmax(logits)ₖ N(x; μₖ, Σₖ),  Σₖ = diag(sₖ²) + VₖVₖᵀ
@@ -252,6 +253,9 @@ class LowRankMixture(SampledMixture):
     def _check_range(self) -> None:
         arguments.check_log_scales("log_scales", "log scale", self.log_scales)
         arguments.check_loadings(self.log_scales, self.loadings)
+
+    def _exact_score(self, target: Tensor) -> Tensor | None:
+        return self.crps(target) if self.dimensions == 1 else None
 
     def _structure(self) -> str:
         return f"rank={self.rank}"

@@ -1,21 +1,34 @@
 """Answers that need nothing of a mixture but its draws and its density."""
 
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from typing import Any, Self
 
 import torch
 from torch import Generator, Tensor
+from torch.distributions import Distribution
 
 from condens import arguments
-from condens.batched import BatchedMixture
 from condens.dimensions import Dimension
 from condens.functional import estimates, scores
 from condens.functional.estimates import Estimate
 
 
-class SampledMixture(BatchedMixture):
-    """A mixture that estimates by sampling, each answer with its standard error."""
+class SampledMixture(Distribution, ABC):
+    """A density that estimates by sampling, each answer with its standard error."""
+
+    @property
+    @abstractmethod
+    def dtype(self) -> torch.dtype:
+        """The dtype of every answer."""
+
+    @abstractmethod
+    def _finite_event(self, value: Any) -> Tensor:
+        """Return value as a tensor [..., D] of finite numbers."""
+
+    @abstractmethod
+    def _exact_score(self, target: Tensor) -> Tensor | None:
+        """Return the exact energy score [...], if there is one."""
 
     @abstractmethod
     def sample(
@@ -26,10 +39,6 @@ class SampledMixture(BatchedMixture):
     @abstractmethod
     def marginal(self, dims: Dimension | Iterable[Dimension]) -> Self:
         """Return the mixture of the given dimensions, in the order given."""
-
-    @abstractmethod
-    def crps(self, value: Any) -> Tensor:
-        """Return the exact continuous ranked probability score in one dimension."""
 
     @abstractmethod
     def entropy(  # type: ignore[override]  # an estimate is not passed off as exact
@@ -48,7 +57,7 @@ class SampledMixture(BatchedMixture):
         >>> m.quantile(0.975, "lon")
         tensor(1.9600)
         """
-        one = self if dim is None else self.marginal(dim)
+        one: Any = self if dim is None else self.marginal(dim)
         quantiles: Tensor = one.icdf(level)
         return quantiles.squeeze(-1)
 
@@ -89,14 +98,14 @@ class SampledMixture(BatchedMixture):
     def energy_score(
         self, value: Any, *, n_samples: int = 1_000, generator: Generator | None = None
     ) -> Estimate:
-        """Estimate E‖X − value‖ − ½E‖X − X′‖ [...]; exact (the CRPS) in one dimension.
+        """Estimate E‖X − value‖ − ½E‖X − X′‖ [...]; exact where the CRPS is, in one dimension.
 
         Carries no gradient where it is estimated.
         """
         count = arguments.check_count("n_samples", n_samples)
         target = self._finite_event(value)
-        if self.dimensions == 1:
-            exact = self.crps(target)
+        exact = self._exact_score(target)
+        if exact is not None:
             return Estimate(exact, torch.zeros_like(exact))
         with torch.no_grad():
             first, second = self.sample((2, count), generator=generator)

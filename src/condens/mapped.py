@@ -1,0 +1,165 @@
+"""What a batch of mapped mixtures is, before any question: a mixture, maps, batch axes."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Self
+
+import torch
+from torch import Tensor
+from torch.distributions import Distribution
+
+from condens import arguments
+from condens.dimensions import in_order
+from condens.distribution import GaussianMixture
+from condens.errors import ArgumentError, DimensionError, message
+from condens.maps import Map
+
+
+class MappedMixture(Distribution):
+    """A Gaussian mixture and a map for each dimension, as a torch distribution holds them."""
+
+    arg_constraints = {}  # noqa: RUF012  (torch's own signature)
+
+    def __init__(self, mixture: GaussianMixture, maps: Sequence[Map]) -> None:
+        if not isinstance(mixture, GaussianMixture):
+            came, expected = f"is {type(mixture).__name__}", "a GaussianMixture was expected"
+            remedy = "Pass the density over the real numbers, such as what a network returns."
+            raise ArgumentError(message("mixture", came, expected, remedy))
+        self.base = mixture
+        self.maps = _check_maps(maps, mixture.dimensions)
+        super().__init__(mixture.batch_shape, mixture.event_shape, validate_args=False)
+        self._validate_args = mixture._validate_args
+
+    # What it is made of.
+
+    @property
+    def names(self) -> tuple[str, ...] | None:
+        """The names of the dimensions, if they have any."""
+        return self.base.names
+
+    @property
+    def components(self) -> int:
+        """The number of components, K."""
+        return self.base.components
+
+    @property
+    def dimensions(self) -> int:
+        """The number of dimensions, D."""
+        return self.base.dimensions
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The dtype of every answer."""
+        return self.base.dtype
+
+    @property
+    def device(self) -> torch.device:
+        """The device of every parameter."""
+        return self.base.device
+
+    @property
+    def weights(self) -> Tensor:
+        """The weights πₖ [..., K], which sum to one."""
+        return self.base.weights
+
+    @property
+    def has_rsample(self) -> bool:  # type: ignore[override]  # torch has a class attribute
+        """Whether `rsample` is there: no dimension is discrete."""
+        return not any(own.discrete for own in self.maps)
+
+    # The batch.
+
+    @classmethod
+    def ensemble(cls, members: Iterable[Self], weights: Any = None) -> Self:
+        """Return the average density of M mixtures with equal maps.
+
+        Args:
+            members: mixtures of the same dimensions, with batch shapes that broadcast.
+            weights: [M], equal by default.
+        """
+        members = list(members)
+        if not members or not all(isinstance(member, cls) for member in members):
+            came = f"is {members!r}"
+            expected = f"at least one {cls.__name__}, and nothing else, was expected"
+            raise ArgumentError(message("members", came, expected, "Pass a list of mixtures."))
+        first = members[0]
+        for member in members:
+            if member.maps != first.maps:
+                came, expected = f"has maps {member.maps}", f"the first member has {first.maps}"
+                remedy = "Average mixtures with equal maps."
+                raise ArgumentError(message("members", came, expected, remedy))
+        bases = [member.base for member in members]
+        return cls(GaussianMixture.ensemble(bases, weights), first.maps)
+
+    def expand(self, batch_shape: Sequence[int], _instance: Any = None) -> Self:
+        """Return a mixture with a larger batch shape that shares the parameters' memory."""
+        return type(self)(self.base.expand(batch_shape), self.maps)
+
+    def __getitem__(self, index: Any) -> Self:
+        """Return the mixture of part of the batch: anything that indexes a tensor of its shape."""
+        return type(self)(self.base[index], self.maps)
+
+    def __len__(self) -> int:
+        return len(self.base)
+
+    def __bool__(self) -> bool:
+        return True
+
+    def __iter__(self) -> Iterator[Self]:
+        return (self[i] for i in range(len(self)))
+
+    def to(self, *args: Any, **kwargs: Any) -> Self:
+        """Return the mixture with other device or dtype, as `Tensor.to` takes them."""
+        return type(self)(self.base.to(*args, **kwargs), self.maps)
+
+    def __repr__(self) -> str:
+        parts = [
+            f"batch_shape={list(self.batch_shape)}",
+            f"components={self.components}",
+            f"dimensions={self.dimensions}",
+            "" if self.names is None else f"names={self.names}",
+            f"maps={self.maps}",
+        ]
+        return f"{type(self).__name__}({', '.join(part for part in parts if part)})"
+
+    # What the answers share.
+
+    def _event(self, value: Any) -> Tensor:
+        value = in_order("value", value, self.names)
+        return arguments.check_event(
+            "value", value, self.batch_shape, self.base.means, allow_nan=not self._validate_args
+        )
+
+    def _finite_event(self, value: Any) -> Tensor:
+        value = self._event(value)
+        if self._validate_args:
+            arguments.check_finite("value", value, "Score numbers only.")
+        return value
+
+    def _require_one_dimension(self, method: str) -> None:
+        if self.dimensions != 1:
+            came, expected = f"has {self.dimensions} dimensions", f"{method} needs exactly one"
+            raise DimensionError(
+                message("the mixture", came, expected, "Take marginal(dim) first.")
+            )
+
+    def _from_real(self, draws: Tensor) -> Tensor:
+        """Return draws of X as values inside the support, in the mixture's dtype."""
+        columns = zip(self.maps, draws.unbind(-1), strict=True)
+        own = [one.nearest(one.from_real(x).to(self.dtype)) for one, x in columns]
+        return torch.stack(own, -1)
+
+    def _kinds(self, dims: Iterable[int]) -> tuple[list[int], list[int]]:
+        """Return the continuous ones of some dimensions, and the discrete ones."""
+        dims = list(dims)
+        continuous = [d for d in dims if not self.maps[d].discrete]
+        return continuous, [d for d in dims if self.maps[d].discrete]
+
+
+def _check_maps(maps: Any, dimensions: int) -> tuple[Map, ...]:
+    """Check that there is one map for each dimension."""
+    came, expected = f"is {maps!r}", f"{dimensions} map(s) were expected"
+    listed = tuple(maps) if isinstance(maps, Iterable) and not isinstance(maps, str) else ()
+    if len(listed) != dimensions or not all(isinstance(own, Map) for own in listed):
+        remedy = "Pass one map for each dimension; map_choice.resolve makes them from words."
+        raise ArgumentError(message("maps", came, expected, remedy))
+    return listed

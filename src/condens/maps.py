@@ -1,0 +1,364 @@
+"""Maps between targets with a support of their own and the real line, one dimension each."""
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Generator, Tensor
+
+from condens.errors import ArgumentError, message
+from condens.functional import images
+from condens.functional.dtypes import widen
+
+
+def _check_bound(name: str, bound: float) -> None:
+    if isinstance(bound, bool) or not isinstance(bound, int | float) or not math.isfinite(bound):
+        came, expected = f"is {bound!r}", "a finite number was expected"
+        raise ArgumentError(message(name, came, expected, "Leave out a bound that there is not."))
+
+
+class Map(ABC):
+    """A monotone map between a target's own values y and real numbers x.
+
+    Every method works elementwise and in double precision. NaN, which means "not
+    observed", passes through.
+    """
+
+    kind: ClassVar[str]
+    discrete: ClassVar[bool] = False
+
+    @property
+    @abstractmethod
+    def description(self) -> str:
+        """What the values are, such as "numbers above 0"."""
+
+    @abstractmethod
+    def contains(self, y: Tensor) -> Tensor:
+        """Tell which values lie in the support; NaN does not."""
+
+    @abstractmethod
+    def to_real(self, y: Tensor) -> Tensor:
+        """Return the real x of values in the support."""
+
+    @abstractmethod
+    def from_real(self, x: Tensor) -> Tensor:
+        """Return the value of a real x; ±inf gives the ends of the support."""
+
+    @abstractmethod
+    def log_slope(self, y: Tensor) -> Tensor:
+        """Return log|dx/dy|: what the density gains by the change of units."""
+
+    @abstractmethod
+    def mean(self, mean: Tensor, deviation: Tensor) -> Tensor:
+        """Return E[Y] where X ~ N(mean, deviation²)."""
+
+    @abstractmethod
+    def variance(self, mean: Tensor, deviation: Tensor) -> Tensor:
+        """Return Var[Y] where X ~ N(mean, deviation²)."""
+
+    @abstractmethod
+    def coefficients(self, mean: Tensor, deviation: Tensor) -> Tensor:
+        """Return the Hermite coefficients of Y [..., ORDER]; see `functional.images`."""
+
+    def overflows(self, mean: Tensor, deviation: Tensor) -> Tensor:  # noqa: ARG002
+        """Tell whether E[Y²] is beyond double precision."""
+        return torch.zeros_like(mean, dtype=torch.bool)
+
+    def threshold(self, y: Tensor) -> Tensor:
+        """Return the x with {Y ≤ y} = {X ≤ x}: −inf below the support, +inf above."""
+        y = widen(y)
+        inside = self.contains(y)
+        x = self.to_real(torch.where(inside, y, self.from_real(torch.zeros_like(y))))
+        below = y <= self.from_real(torch.full_like(y, -torch.inf))
+        beyond = torch.where(below, -torch.inf, torch.where(y.isnan(), torch.nan, torch.inf))
+        return torch.where(inside, x, beyond)
+
+    def nearest(self, y: Tensor) -> Tensor:
+        """Return the nearest value in the support, in the dtype that comes."""
+        ends = torch.tensor([-torch.inf, torch.inf], dtype=torch.float64)
+        lower, upper = self.from_real(ends).to(y.dtype).to(y.device)
+        inwards = torch.nextafter(lower, upper), torch.nextafter(upper, lower)
+        return y.clamp(*inwards)
+
+    def check(self, name: str, y: Tensor) -> None:
+        """Refuse values outside the support; NaN passes."""
+        bad = ~(self.contains(widen(y)) | y.isnan())
+        if bool(bad.any()):
+            where = bad.nonzero()[0].tolist()
+            came = f"has {float(y[tuple(where)]):g}" + (f" at index {where}" if where else "")
+            remedy = "Correct the value, or choose another map for this dimension."
+            raise ArgumentError(message(name, came, f"{self.description} were expected", remedy))
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return plain JSON values from which `map_from_dict` builds the map again.
+
+        >>> Interval(0.0, 10.0).as_dict()
+        {'kind': 'interval', 'lower': 0.0, 'upper': 10.0}
+        """
+        return {"kind": self.kind, **asdict(self)}  # type: ignore[call-overload]
+
+
+@dataclass(frozen=True)
+class Real(Map):
+    """Any real number, as it is: x = y."""
+
+    kind = "real"
+    description = "finite numbers"
+
+    def contains(self, y: Tensor) -> Tensor:
+        """Tell which values are finite."""
+        return y.isfinite()
+
+    def to_real(self, y: Tensor) -> Tensor:
+        """Return y."""
+        return widen(y)
+
+    def from_real(self, x: Tensor) -> Tensor:
+        """Return x."""
+        return widen(x)
+
+    def log_slope(self, y: Tensor) -> Tensor:
+        """Return 0."""
+        return torch.zeros_like(widen(y))
+
+    def mean(self, mean: Tensor, deviation: Tensor) -> Tensor:  # noqa: ARG002
+        """Return μ."""
+        return mean
+
+    def variance(self, mean: Tensor, deviation: Tensor) -> Tensor:  # noqa: ARG002
+        """Return σ²."""
+        return deviation.square()
+
+    def coefficients(self, mean: Tensor, deviation: Tensor) -> Tensor:  # noqa: ARG002
+        """Return (σ, 0, 0, …)."""
+        return torch.nn.functional.pad(deviation.unsqueeze(-1), (0, images.ORDER - 1))
+
+
+@dataclass(frozen=True)
+class Positive(Map):
+    """Numbers above a bound: x = log(y − lower).
+
+    >>> Positive().to_real(torch.tensor(1.0))
+    tensor(0., dtype=torch.float64)
+    """
+
+    lower: float = 0.0
+    kind = "positive"
+
+    def __post_init__(self) -> None:
+        _check_bound("lower", self.lower)
+
+    @property
+    def description(self) -> str:
+        """The bound in words."""
+        return f"finite numbers above {self.lower:g}"
+
+    def contains(self, y: Tensor) -> Tensor:
+        """Tell which values are finite and above the bound."""
+        return (y > self.lower) & y.isfinite()
+
+    def to_real(self, y: Tensor) -> Tensor:
+        """Return log(y − lower)."""
+        return (widen(y) - self.lower).log()
+
+    def from_real(self, x: Tensor) -> Tensor:
+        """Return lower + e^x."""
+        return self.lower + widen(x).exp()
+
+    def log_slope(self, y: Tensor) -> Tensor:
+        """Return −log(y − lower)."""
+        return -self.to_real(y)
+
+    def mean(self, mean: Tensor, deviation: Tensor) -> Tensor:
+        """Return lower + exp(μ + σ²/2)."""
+        return self.lower + images.lognormal_mean(mean, deviation)
+
+    def variance(self, mean: Tensor, deviation: Tensor) -> Tensor:
+        """Return (e^σ² − 1) exp(2μ + σ²)."""
+        return images.lognormal_variance(mean, deviation)
+
+    def coefficients(self, mean: Tensor, deviation: Tensor) -> Tensor:
+        """Return those of the exponential."""
+        return images.lognormal_coefficients(mean, deviation)
+
+    def overflows(self, mean: Tensor, deviation: Tensor) -> Tensor:
+        """Tell whether E[Y²] is beyond double precision."""
+        return images.lognormal_overflows(mean, deviation)
+
+
+@dataclass(frozen=True)
+class Interval(Map):
+    """Numbers between two bounds: x = log((y − lower)/(upper − y)).
+
+    >>> Interval(0.0, 10.0).from_real(torch.tensor(0.0))
+    tensor(5., dtype=torch.float64)
+    """
+
+    lower: float
+    upper: float
+    kind = "interval"
+
+    def __post_init__(self) -> None:
+        _check_bound("lower", self.lower)
+        _check_bound("upper", self.upper)
+        if not self.lower < self.upper:
+            came, expected = f"is {self.upper!r}", f"it must be above lower, {self.lower!r}"
+            raise ArgumentError(message("upper", came, expected, "Swap them, or widen the range."))
+
+    @property
+    def description(self) -> str:
+        """The bounds in words."""
+        return f"numbers between {self.lower:g} and {self.upper:g}, both excluded,"
+
+    @property
+    def _width(self) -> float:
+        return self.upper - self.lower
+
+    def contains(self, y: Tensor) -> Tensor:
+        """Tell which values lie strictly between the bounds."""
+        return (y > self.lower) & (y < self.upper)
+
+    def to_real(self, y: Tensor) -> Tensor:
+        """Return log((y − lower)/(upper − y))."""
+        y = widen(y)
+        return (y - self.lower).log() - (self.upper - y).log()
+
+    def from_real(self, x: Tensor) -> Tensor:
+        """Return the value, counted from the bound that is nearer."""
+        x = widen(x)
+        share = self._width * torch.sigmoid(-x.abs())
+        return torch.where(x < 0, self.lower + share, self.upper - share)
+
+    def log_slope(self, y: Tensor) -> Tensor:
+        """Return log(upper − lower) − log(y − lower) − log(upper − y)."""
+        y = widen(y)
+        return math.log(self._width) - (y - self.lower).log() - (self.upper - y).log()
+
+    def mean(self, mean: Tensor, deviation: Tensor) -> Tensor:
+        """Return lower + (upper − lower) E[s(X)] for the logistic function s."""
+        return self.lower + self._width * images.logistic_moments(mean, deviation)[0]
+
+    def variance(self, mean: Tensor, deviation: Tensor) -> Tensor:
+        """Return (upper − lower)² Var[s(X)]."""
+        return self._width**2 * images.logistic_moments(mean, deviation)[1]
+
+    def coefficients(self, mean: Tensor, deviation: Tensor) -> Tensor:
+        """Return those of the scaled logistic function."""
+        return self._width * images.logistic_coefficients(mean, deviation)
+
+
+@dataclass(frozen=True)
+class Integer(Map):
+    """Whole numbers: y = ⌊z⌋ with z = x, or with a bound z = lower + e^x.
+
+    A whole number is the cell y ≤ z < y + 1, and its probability that of the cell. In
+    training a uniform share of the cell is added, `dequantise`: the bound of
+    variational dequantisation.
+
+    >>> counts = Integer(lower=0)
+    >>> counts.cell(torch.tensor([0.0, 1.0]))
+    (tensor([-inf, 0.], dtype=torch.float64), tensor([0.0000, 0.6931], dtype=torch.float64))
+    """
+
+    lower: int | None = None
+    kind = "integer"
+    discrete = True
+
+    def __post_init__(self) -> None:
+        if self.lower is not None and (
+            isinstance(self.lower, bool) or not isinstance(self.lower, int)
+        ):
+            came, expected = f"is {self.lower!r}", "a whole number or None was expected"
+            raise ArgumentError(message("lower", came, expected, "For counts, pass 0."))
+
+    @property
+    def description(self) -> str:
+        """The bound in words."""
+        return "whole numbers" + ("" if self.lower is None else f" from {self.lower}")
+
+    def contains(self, y: Tensor) -> Tensor:
+        """Tell which values are whole and not below the bound."""
+        whole = (y == y.floor()) & y.isfinite()
+        return whole if self.lower is None else whole & (y >= self.lower)
+
+    def to_real(self, y: Tensor) -> Tensor:
+        """Return the x of the middle of the cell."""
+        return self._real(widen(y) + 0.5)
+
+    def from_real(self, x: Tensor) -> Tensor:
+        """Return ⌊z⌋."""
+        x = widen(x)
+        return x.floor() if self.lower is None else self.lower + x.exp().floor()
+
+    def log_slope(self, y: Tensor) -> Tensor:
+        """Return 0: a probability has no unit."""
+        return torch.zeros_like(widen(y))
+
+    def cell(self, y: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the real ends of the cell of y."""
+        y = widen(y)
+        return self._real(y), self._real(y + 1)
+
+    def dequantise(self, y: Tensor, generator: Generator | None = None) -> Tensor:
+        """Return x of y + u, for u uniform strictly between 0 and 1."""
+        y = widen(y)
+        share = torch.rand(y.shape, dtype=y.dtype, device=y.device, generator=generator)
+        # Half a step of the generator: never 0, and rounded it stays below 1.
+        return self._real(y + share.clamp(2.0**-54, 1 - 2.0**-53))
+
+    def threshold(self, y: Tensor) -> Tensor:
+        """Return the upper end of the cell of ⌊y⌋; −inf below the bound."""
+        above = widen(y).floor() + 1
+        if self.lower is None:
+            return above
+        held = above > self.lower
+        return torch.where(held, self._real(torch.where(held, above, self.lower + 1)), -torch.inf)
+
+    def nearest(self, y: Tensor) -> Tensor:
+        """Return the value itself, or the largest number in place of infinity."""
+        largest = torch.finfo(y.dtype).max
+        return y.clamp(-largest, largest)
+
+    def mean(self, mean: Tensor, deviation: Tensor) -> Tensor:
+        """Return E⌊z⌋."""
+        first = images.floor_moments(mean, deviation, log=self.lower is not None)[0]
+        return first + (self.lower or 0)
+
+    def variance(self, mean: Tensor, deviation: Tensor) -> Tensor:
+        """Return Var⌊z⌋."""
+        return images.floor_moments(mean, deviation, log=self.lower is not None)[1]
+
+    def coefficients(self, mean: Tensor, deviation: Tensor) -> Tensor:
+        """Return those of ⌊z⌋."""
+        return images.floor_coefficients(mean, deviation, log=self.lower is not None)
+
+    def overflows(self, mean: Tensor, deviation: Tensor) -> Tensor:
+        """Tell whether E[Y²] is beyond double precision."""
+        if self.lower is None:
+            return super().overflows(mean, deviation)
+        return images.lognormal_overflows(mean, deviation)
+
+    def _real(self, z: Tensor) -> Tensor:
+        return z if self.lower is None else (z - self.lower).log()
+
+
+MAPS: Mapping[str, type[Map]] = {m.kind: m for m in (Real, Positive, Interval, Integer)}
+
+
+def map_from_dict(values: Mapping[str, Any]) -> Map:
+    """Return the map that `as_dict` described.
+
+    >>> map_from_dict({"kind": "integer", "lower": 0})
+    Integer(lower=0)
+    """
+    rest = dict(values)
+    kind = rest.pop("kind", None)
+    try:
+        return MAPS[kind](**rest)
+    except (KeyError, TypeError):
+        came, expected = f"is {dict(values)!r}", f"kind must be one of {', '.join(MAPS)}"
+        remedy = "Pass what as_dict() returned."
+        raise ArgumentError(message("values", came, expected, remedy)) from None

@@ -1,0 +1,291 @@
+"""`TransformedMixture`: joint densities of positive, bounded and whole-numbered targets."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Self
+
+import torch
+from torch import Generator, Tensor
+
+from condens import arguments, moments
+from condens.dimensions import Dimension, resolve_dimensions, resolve_fixed
+from condens.distribution import GaussianMixture
+from condens.errors import NoClosedFormError, message
+from condens.functional import algebra, cells, estimates, images, mixture, univariate
+from condens.functional.algebra import Parameters
+from condens.functional.dtypes import widen
+from condens.functional.estimates import Estimate
+from condens.functional.triangular import component_variances
+from condens.mapped import MappedMixture
+from condens.maps import Integer, Real
+from condens.sampled import SampledMixture
+
+
+class TransformedMixture(MappedMixture, SampledMixture):
+    """A Gaussian mixture seen through a monotone map for each dimension.
+
+    Y = (f₁(X₁), …, f_D(X_D)),  X ~ mixture
+
+    The maps act on one dimension each, so marginals, conditionals and quantiles are those
+    of the mixture, mapped. Densities are in the targets' own units; a whole number enters
+    with its probability.
+
+    Args:
+        mixture: the density of X, over the real numbers; its names are those of Y.
+        maps: one for each dimension.
+
+    Answers are as exact as those of `GaussianMixture` but for these: probabilities of
+    several whole numbers at once (`functional.cells.box_log_prob`), conditioning on whole
+    numbers (`condition`), covariances between intervals and integers
+    (`moments.image_covariances`), and every `Estimate`.
+
+    >>> from condens.maps import Integer, Positive
+    >>> m = GaussianMixture(torch.zeros(1), torch.zeros(1, 2), torch.zeros(1, 3),
+    ...                     names=["price", "rooms"])
+    >>> m = TransformedMixture(m, [Positive(), Integer(lower=0)])
+    >>> m
+    TransformedMixture(batch_shape=[], components=1, dimensions=2, names=('price', 'rooms'),
+                       maps=(Positive(lower=0.0), Integer(lower=0)))
+    >>> m.marginal("rooms").log_prob(torch.tensor([0.0])).exp()
+    tensor(0.5000)
+    >>> m.condition({"rooms": 2}).mean
+    tensor([1.6487])
+    """
+
+    # Moments.
+
+    @property
+    def mean(self) -> Tensor:
+        """The mean [..., D]; inf where it is beyond double precision."""
+        logits, means, variances = self._gaussians()
+        own = moments.image_means(self.maps, means, variances)
+        # As in `mixture.mean`, but without the infinities, whose differences are NaN.
+        total = mixture.mean(logits, torch.where(own.isinf(), 0.0, own))
+        reached = (own.isinf() & (logits > -torch.inf).unsqueeze(-1)).any(-2)
+        return torch.where(reached, torch.inf, total).to(self.dtype)
+
+    @property
+    def variance(self) -> Tensor:
+        """The variance of each dimension [..., D]; inf where it is beyond double precision."""
+        logits, means, variances = self._gaussians()
+        own = moments.image_means(self.maps, means, variances)
+        within = moments.image_variances(self.maps, means, variances)
+        total = mixture.total_variance(logits, images.saturated(own), within)
+        return torch.where(self._overflows(), torch.inf, total).to(self.dtype)
+
+    @property
+    def covariance_matrix(self) -> Tensor:
+        """The covariance [..., D, D]; ±inf where it is beyond double precision.
+
+        Within a component by closed forms and Mehler's expansion, see
+        `moments.image_covariances`; between them by the law of total covariance.
+        """
+        logits, means, variances = self._gaussians()
+        own = images.saturated(moments.image_means(self.maps, means, variances))
+        between = mixture.component_covariances(widen(self.base.factors), self.dimensions)
+        within = moments.image_covariances(self.maps, means, between)
+        total = mixture.total_covariance(logits, own, within)
+        beyond = self._overflows()
+        either = (beyond.unsqueeze(-1) | beyond.unsqueeze(-2)) & (total != 0)
+        return torch.where(either, total.sign() * torch.inf, total).to(self.dtype)
+
+    # Density and samples.
+
+    def log_prob(self, value: Any) -> Tensor:
+        """Return the log density at value [..., D]; −inf outside the support.
+
+        Per own unit of each continuous dimension, times the probability of the whole
+        numbers: exact with at most one of them, see `functional.cells.box_log_prob`.
+        """
+        return mixture.log_total(self._joint(value)).to(self.dtype)
+
+    def responsibilities(self, value: Any) -> Tensor:
+        """Return the probability of each component given value [..., K]."""
+        joint = self._joint(value)
+        logits = mixture.posterior_logits(joint, widen(self.base.logits))
+        return torch.softmax(logits, -1).to(self.dtype)
+
+    def sample(
+        self, sample_shape: Sequence[int] = (), *, generator: Generator | None = None
+    ) -> Tensor:
+        """Draw `[*sample_shape, *batch_shape, D]`, every draw inside the support."""
+        return self._from_real(self.base.sample(sample_shape, generator=generator))
+
+    def rsample(
+        self, sample_shape: Sequence[int] = (), *, generator: Generator | None = None
+    ) -> Tensor:
+        """Draw as `sample` does, with pathwise gradients; continuous dimensions only."""
+        if not self.has_rsample:
+            discrete = [d for d, own in enumerate(self.maps) if own.discrete]
+            came, expected = f"has whole numbers in dimension(s) {discrete}", "these have no slope"
+            remedy = "Use sample, or take marginal(dims) over the continuous dimensions."
+            raise NoClosedFormError(message("the mixture", came, expected, remedy))
+        return self._from_real(self.base.rsample(sample_shape, generator=generator))
+
+    # New mixtures from this one.
+
+    def marginal(self, dims: Dimension | Iterable[Dimension]) -> Self:
+        """Return the mixture of the given dimensions, in the order given."""
+        resolved = resolve_dimensions("dims", dims, self.dimensions, self.names)
+        return type(self)(self.base.marginal(resolved), [self.maps[d] for d in resolved])
+
+    def condition(self, values: Mapping[Any, Any]) -> Self:
+        """Return the mixture of the other dimensions, given values {dimension: value, …}.
+
+        Exact for continuous dimensions. Given whole numbers, each component becomes
+        several, at points of its own in the cell: 24 for one, 256 for two, 2039 beyond.
+        The density then is accurate to about 10⁻⁸ relative where the correlation with the
+        others is up to 0.9 within a component, to 10⁻⁴ at 0.99.
+        """
+        means, batch = self.base.means, self.batch_shape
+        dims, fixed = resolve_fixed(values, means, self.names, batch)
+        for dim, d, value in zip(values, dims, fixed.unbind(-1), strict=True):
+            self.maps[d].check(f"values[{dim!r}]", value)
+        given = dict(zip(dims, fixed.unbind(-1), strict=True))
+        free = [d for d in range(self.dimensions) if d not in dims]
+        points, whole = self._kinds(dims)
+        parameters = Parameters(*widen(*self.base.parameters))
+        if points:
+            parameters = algebra.condition(*parameters, points, self._points(given, points))
+        if whole:
+            left = sorted([*free, *whole])
+            places = [left.index(d) for d in whole]
+            parameters = cells.condition(*parameters, places, *self._cells(given, whole))
+        names = None if self.names is None else [self.names[d] for d in free]
+        conditional = GaussianMixture(
+            *parameters.to(self.dtype), names=names, validate_args=self._validate_args
+        )
+        return type(self)(conditional, [self.maps[d] for d in free])
+
+    # One dimension.
+
+    def cdf(self, value: Any) -> Tensor:
+        """Return P(Y ≤ value) in one dimension; value [..., 1] → [...]."""
+        self._require_one_dimension("cdf")
+        return univariate.cdf(self.maps[0].threshold(self._event(value)), *self.base.parameters)
+
+    def icdf(self, value: Any) -> Tensor:
+        """Return the quantiles in one dimension; probabilities [...] → [..., 1].
+
+        Of whole numbers the smallest y with P(Y ≤ y) ≥ probability. The probabilities
+        broadcast against the batch shape, as in `GaussianMixture.icdf`.
+        """
+        self._require_one_dimension("icdf")
+        levels = arguments.check_probabilities(value, self.batch_shape, self.base.means)
+        return self._quantile(levels, upper=False)
+
+    def interval(self, mass: float) -> tuple[Tensor, Tensor]:
+        """Return the ends [..., 1] of the interval that leaves (1 − mass)/2 on either side.
+
+        Of whole numbers it leaves at most that much.
+        """
+        self._require_one_dimension("interval")
+        tail = 0.5 * (1 - arguments.check_mass("mass", mass))
+        level = torch.tensor(tail, dtype=torch.float64, device=self.device)
+        return self._quantile(level, upper=False), self._quantile(level, upper=True)
+
+    def crps(
+        self, value: Any, *, n_samples: int = 1_000, generator: Generator | None = None
+    ) -> Estimate:
+        """Estimate the continuous ranked probability score in one dimension; exact if real."""
+        self._require_one_dimension("crps")
+        return self.energy_score(value, n_samples=n_samples, generator=generator)
+
+    def entropy(  # type: ignore[override]  # an estimate is not passed off as exact
+        self, *, n_samples: int = 10_000, generator: Generator | None = None
+    ) -> Estimate:
+        """Estimate −E[log p(Y)], in the units of `log_prob`.
+
+        Carries no gradient, unless every dimension is real.
+        """
+        if self._is_real():
+            return self.base.entropy(n_samples=n_samples, generator=generator)
+        count = arguments.check_count("n_samples", n_samples)
+        with torch.no_grad():
+            surprise = -self.log_prob(self.sample((count,), generator=generator))
+        return Estimate(surprise.mean(0), estimates.standard_error(surprise))
+
+    # What the methods above share.
+
+    def _exact_score(self, target: Tensor) -> Tensor | None:
+        return self.base.crps(target) if self.dimensions == 1 and self._is_real() else None
+
+    def _is_real(self) -> bool:
+        return all(isinstance(own, Real) for own in self.maps)
+
+    def _joint(self, value: Any) -> Tensor:
+        """Return log πₖ + log pₖ(y) in double precision [..., K]; −inf outside the support."""
+        columns, inside = self._columns(widen(self._event(value)))
+        points, whole = self._kinds(range(self.dimensions))
+        if not whole:
+            joint = mixture.joint_log_prob(self._points(columns, points), *self.base.parameters)
+        else:
+            parameters = Parameters(*widen(*self.base.parameters))
+            joint = torch.log_softmax(parameters.logits, -1)
+            if points:
+                at = self._points(columns, points)
+                seen = algebra.marginal(*parameters, points)
+                joint = mixture.joint_log_prob(at, *seen)
+                parameters = algebra.condition(*parameters, points, at)
+            ends = self._cells(columns, whole)
+            joint = joint + cells.box_log_prob(*ends, parameters.means, parameters.factors)
+        slopes = [self.maps[d].log_slope(columns[d]) for d in range(self.dimensions)]
+        density = joint + torch.stack(slopes).sum(0).unsqueeze(-1)
+        return torch.where(inside.unsqueeze(-1), density, -torch.inf)
+
+    def _columns(self, value: Tensor) -> tuple[dict[int, Tensor], Tensor]:
+        """Return the value of each dimension, and which points lie in the support.
+
+        What does not is replaced by something that does, so that no gradient is NaN.
+        """
+        columns, held = {}, []
+        for d, (own, y) in enumerate(zip(self.maps, value.unbind(-1), strict=True)):
+            inside = own.contains(y) | y.isnan()
+            columns[d] = torch.where(inside, y, own.from_real(torch.zeros_like(y)))
+            held.append(inside)
+        return columns, torch.stack(held).all(0)
+
+    def _points(self, columns: Mapping[int, Tensor], dims: Sequence[int]) -> Tensor:
+        """Return the real coordinates of continuous dimensions [..., len(dims)]."""
+        return torch.stack([self.maps[d].to_real(columns[d]) for d in dims], -1)
+
+    def _cells(self, columns: Mapping[int, Tensor], dims: Sequence[int]) -> tuple[Tensor, Tensor]:
+        """Return the real ends of the cells of discrete dimensions [..., len(dims)]."""
+        ends = [own.cell(columns[d]) for d in dims if isinstance(own := self.maps[d], Integer)]
+        lower, upper = zip(*ends, strict=True)
+        return torch.stack(lower, -1), torch.stack(upper, -1)
+
+    def _quantile(self, level: Tensor, *, upper: bool) -> Tensor:
+        """Return the value that leaves `level` below it, or above it where `upper`."""
+        logits, means, factors = widen(*self.base.parameters)
+        # The upper end through the mirror image: 1 − level has lost the level's digits.
+        side, own = -1 if upper else 1, self.maps[0]
+        real = side * univariate.icdf(level, logits, side * means, factors)
+        found = own.from_real(real)
+        if own.discrete:
+            found = self._smallest(found, widen(level).unsqueeze(-1), upper=upper)
+        return found.to(self.dtype)
+
+    def _smallest(self, found: Tensor, level: Tensor, *, upper: bool) -> Tensor:
+        """Correct a whole quantile by one, where rounding at the end of a cell misled it."""
+        logits, means, factors = widen(*self.base.parameters)
+        side = -1 if upper else 1
+
+        def reaches(y: Tensor) -> Tensor:
+            at = side * self.maps[0].threshold(y)
+            passed = univariate.cdf(at, logits, side * means, factors).unsqueeze(-1)
+            return passed <= level if upper else passed >= level
+
+        inner = (level > 0) & (level < 1)
+        found = torch.where(inner & ~reaches(found), found + 1, found)
+        return torch.where(inner & reaches(found - 1), found - 1, found)
+
+    def _gaussians(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Return logits, means and variances of the components, in double precision."""
+        logits, means, factors = widen(*self.base.parameters)
+        return logits, means, component_variances(factors, self.dimensions)
+
+    def _overflows(self) -> Tensor:
+        """Tell in which dimensions a component with weight has a square beyond precision."""
+        logits, means, variances = self._gaussians()
+        beyond = moments.image_overflows(self.maps, means, variances)
+        return (beyond & (logits > -torch.inf).unsqueeze(-1)).any(-2)
