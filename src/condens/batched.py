@@ -217,10 +217,11 @@ class BatchedMixture(Distribution, ABC):
     def _names_of(self, dims: Sequence[int]) -> list[str] | None:
         return None if self.names is None else [self.names[d] for d in dims]
 
-    def _event(self, value: Any) -> Tensor:
+    def _event(self, value: Any, *, allow_nan: bool | None = None) -> Tensor:
+        allow_nan = not self._validate_args if allow_nan is None else allow_nan
         value = in_order("value", value, self.names)
         return arguments.check_event(
-            "value", value, self.batch_shape, self.means, allow_nan=not self._validate_args
+            "value", value, self.batch_shape, self.means, allow_nan=allow_nan
         )
 
     def _finite_event(self, value: Any) -> Tensor:

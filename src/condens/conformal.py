@@ -74,9 +74,7 @@ class Calibration:
 
     @classmethod
     @torch.no_grad()
-    def of(
-        cls, mixture: Any, target: Any, *, generator: Generator | None = None
-    ) -> "Calibration":
+    def of(cls, mixture: Any, target: Any, *, generator: Generator | None = None) -> "Calibration":
         """Score targets [m, D] by their densities [m]; rows with NaN count for intervals only."""
         target = torch.as_tensor(target, dtype=torch.float64)
         if target.shape != (*mixture.batch_shape, mixture.dimensions) or target.dim() != 2:

@@ -25,7 +25,7 @@ class MappedMixture(Distribution):
             remedy = "Pass the density over the real numbers, such as what a network returns."
             raise ArgumentError(message("mixture", came, expected, remedy))
         self.base = mixture
-        self.maps = _check_maps(maps, mixture.dimensions)
+        self.maps = check_maps(maps, mixture.dimensions)
         super().__init__(mixture.batch_shape, mixture.event_shape, validate_args=False)
         self._validate_args = mixture._validate_args
 
@@ -123,10 +123,11 @@ class MappedMixture(Distribution):
 
     # What the answers share.
 
-    def _event(self, value: Any) -> Tensor:
+    def _event(self, value: Any, *, allow_nan: bool | None = None) -> Tensor:
+        allow_nan = not self._validate_args if allow_nan is None else allow_nan
         value = in_order("value", value, self.names)
         return arguments.check_event(
-            "value", value, self.batch_shape, self.base.means, allow_nan=not self._validate_args
+            "value", value, self.batch_shape, self.base.means, allow_nan=allow_nan
         )
 
     def _finite_event(self, value: Any) -> Tensor:
@@ -155,7 +156,7 @@ class MappedMixture(Distribution):
         return continuous, [d for d in dims if self.maps[d].discrete]
 
 
-def _check_maps(maps: Any, dimensions: int) -> tuple[Map, ...]:
+def check_maps(maps: Any, dimensions: int) -> tuple[Map, ...]:
     """Check that there is one map for each dimension."""
     came, expected = f"is {maps!r}", f"{dimensions} map(s) were expected"
     listed = tuple(maps) if isinstance(maps, Iterable) and not isinstance(maps, str) else ()

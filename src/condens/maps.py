@@ -51,6 +51,10 @@ class Map(ABC):
     def log_slope(self, y: Tensor) -> Tensor:
         """Return log|dx/dy|: what the density gains by the change of units."""
 
+    def middle_log_slope(self, y: Tensor) -> Tensor:
+        """Return log|dx/dy| at `to_real(y)`; for whole numbers, in the middle of the cell."""
+        return self.log_slope(y)
+
     @abstractmethod
     def mean(self, mean: Tensor, deviation: Tensor) -> Tensor:
         """Return E[Y] where X ~ N(mean, deviation²)."""
@@ -296,6 +300,10 @@ class Integer(Map):
     def log_slope(self, y: Tensor) -> Tensor:
         """Return 0: a probability has no unit."""
         return torch.zeros_like(widen(y))
+
+    def middle_log_slope(self, y: Tensor) -> Tensor:
+        """Return log|dx/dz| in the middle of the cell."""
+        return torch.zeros_like(widen(y)) if self.lower is None else -self.to_real(y)
 
     def cell(self, y: Tensor) -> tuple[Tensor, Tensor]:
         """Return the real ends of the cell of y."""

@@ -23,6 +23,10 @@ class SampledMixture(Distribution, ABC):
         """The dtype of every answer."""
 
     @abstractmethod
+    def _event(self, value: Any, *, allow_nan: bool | None = None) -> Tensor:
+        """Return value as a tensor [..., D]."""
+
+    @abstractmethod
     def _finite_event(self, value: Any) -> Tensor:
         """Return value as a tensor [..., D] of finite numbers."""
 
@@ -45,6 +49,26 @@ class SampledMixture(Distribution, ABC):
         self, *, n_samples: int = 10_000, generator: Generator | None = None
     ) -> Estimate:
         """Estimate the differential entropy."""
+
+    def observed_log_prob(self, value: Any) -> Tensor:
+        """Return the log density of the entries of value [..., D] that are not NaN.
+
+        By the exact marginal over them; 0 where there is none.
+        """
+        value = self._event(value, allow_nan=True)
+        batch = torch.broadcast_shapes(value.shape[:-1], self.batch_shape)
+        wide: Any = self.expand(batch)
+        value = value.expand(*batch, value.shape[-1])
+        patterns, which = torch.unique(
+            ~value.isnan().flatten(0, -2), dim=0, sorted=False, return_inverse=True
+        )
+        result, which = torch.zeros(batch, dtype=self.dtype, device=value.device), which.view(batch)
+        for i, seen in enumerate(patterns):
+            rows, dims = which == i, seen.nonzero().flatten()
+            if len(dims):
+                part = wide[rows] if len(dims) == len(seen) else wide[rows].marginal(dims)
+                result[rows] = part.log_prob(value[rows][:, dims])
+        return result
 
     def quantile(self, level: Any, dim: Dimension | None = None) -> Tensor:
         """Return quantiles of one dimension; probabilities [...] → [...], as `icdf` takes them.

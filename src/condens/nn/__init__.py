@@ -1,6 +1,7 @@
 """Networks that predict mixtures: backbones, heads, and the two together."""
 
 from condens.nn.backbone import MLP
+from condens.nn.backbones import BACKBONES
 from condens.nn.density import DensityNetwork
 from condens.nn.ensemble import Ensemble
 from condens.nn.head import DiagonalHead, FullHead, Head, IsotropicHead, TiedHead
@@ -11,6 +12,7 @@ from condens.nn.scaling import Standardiser
 from condens.nn.table import TableMLP
 
 __all__ = [
+    "BACKBONES",
     "HEADS",
     "MLP",
     "DensityNetwork",

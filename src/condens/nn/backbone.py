@@ -98,8 +98,3 @@ class _Block(nn.Module):
     def forward(self, features: Tensor) -> Tensor:
         changed: Tensor = self.change(features)
         return features + changed
-
-
-# By kind: what a model file can name. Each has a `configuration()` that makes another like it,
-# and keeps every tensor it needs in its state.
-BACKBONES: dict[str, Any] = {MLP.kind: MLP}

@@ -8,8 +8,12 @@ import torch
 from torch import Generator, Tensor, nn
 
 from condens.errors import ArgumentError, NotFiniteError, ShapeError, message
+from condens.kernels.passes import weighted_sum
+from condens.mapped import check_maps
+from condens.maps import Integer, Map
 from condens.nn.head import Mixture
 from condens.nn.scaling import Standardiser
+from condens.transformed import TransformedMixture
 
 
 class DensityNetwork(nn.Module, ABC):
@@ -20,12 +24,14 @@ class DensityNetwork(nn.Module, ABC):
     is, without building the object. Both agree. Condition and target are standardised inside,
     with statistics that `prepare` takes from the training data and that are part of the
     network's state. The last `condition_codes` columns of the condition are codes of categories,
-    which are neither standardised nor given noise.
+    which are neither standardised nor given noise. With `maps`, one for each target, the
+    density is that of targets that are not any real number, a `TransformedMixture`.
     """
 
     condition_scaling: Standardiser | None
     target_scaling: Standardiser
     names: tuple[str, ...] | None
+    maps: tuple[Map, ...] | None
 
     def __init__(
         self,
@@ -33,6 +39,7 @@ class DensityNetwork(nn.Module, ABC):
         condition_columns: int | None,
         names: Sequence[str] | None,
         condition_codes: int = 0,
+        maps: Sequence[Map] | None = None,
     ) -> None:
         super().__init__()
         if not 0 <= condition_codes <= (condition_columns or 0):
@@ -47,6 +54,12 @@ class DensityNetwork(nn.Module, ABC):
         )
         self.target_scaling = Standardiser(dimensions)
         self.names = None if names is None else tuple(names)
+        self.maps = None if maps is None else check_maps(maps, dimensions)
+
+    @property
+    def discrete(self) -> bool:
+        """Whether some targets are whole numbers, trained as cells with noise in them."""
+        return any(own.discrete for own in self.maps or ())
 
     @property
     @abstractmethod
@@ -76,6 +89,8 @@ class DensityNetwork(nn.Module, ABC):
         """
         standard = self.mixture_of(self.standardise_condition(condition))
         mixture = self.target_scaling.inverse(standard)
+        if self.maps is not None:
+            mixture = TransformedMixture(mixture, self.maps)
         return mixture.to(condition.dtype if condition.is_floating_point() else self.dtype)
 
     def nll(self, condition: Tensor, target: Tensor, weights: Tensor | None = None) -> Tensor:
@@ -85,6 +100,8 @@ class DensityNetwork(nn.Module, ABC):
         weights [b] → [].
         """
         self.check(condition, target)
+        if self.discrete:
+            return weighted_sum(-self(condition).observed_log_prob(target), weights)
         loss = self.loss(
             self.standardise_condition(condition), self.standardise_target(target), weights
         )
@@ -97,13 +114,18 @@ class DensityNetwork(nn.Module, ABC):
         self._check_columns(condition)
         return self.condition_scaling(condition).to(self.dtype)
 
-    def standardise_target(self, target: Tensor) -> Tensor:
-        """Return what the head's density is over."""
-        return self.target_scaling(target).to(self.dtype)
+    def standardise_target(self, target: Tensor, generator: Generator | None = None) -> Tensor:
+        """Return what the head's density is over.
+
+        Whole numbers are the middles of their cells or, with a generator, anywhere in them.
+        """
+        return self.target_scaling(self._real(target, generator)).to(self.dtype)
 
     def log_scale(self, target: Tensor, weights: Tensor | None = None) -> Tensor:
         """Return what standardising the target takes from its negative log-likelihood."""
         each = (~target.isnan()).to(torch.float64) @ self.target_scaling.scale.log()
+        for own, column in zip(self.maps or (), target.unbind(1), strict=False):
+            each = each - own.middle_log_slope(column).nan_to_num(nan=0.0)
         total = each.mean() if weights is None else each @ weights.to(torch.float64)
         return total.to(self.dtype)
 
@@ -124,11 +146,12 @@ class DensityNetwork(nn.Module, ABC):
         self.check(condition, target)
         if self.condition_scaling is not None:
             self.condition_scaling.fit(condition, "condition")
-        self.target_scaling.fit(target, "target")
+        real = self._real(target)
+        self.target_scaling.fit(real, "target")
         if from_data:
             if generator is None:
                 generator = Generator().manual_seed(0)
-            self.start(self.target_scaling(target).cpu(), generator)
+            self.start(self.target_scaling(real).cpu(), generator)
         return self
 
     def check(self, condition: Tensor, target: Tensor) -> None:
@@ -141,11 +164,25 @@ class DensityNetwork(nn.Module, ABC):
             came, expected = f"has {len(condition)} rows", f"target has {len(target)}"
             raise ShapeError(message("condition", came, expected, "Pass one row for each."))
         self._check_columns(condition)
+        for column, own in enumerate(self.maps or ()):
+            own.check(f"target {self.names[column] if self.names else column}", target[:, column])
         if condition.is_floating_point() and not bool(condition.isfinite().all()):
             row = int((~condition.isfinite()).nonzero()[0, 0])
             came, expected = f"is NaN or infinite in row {row}", "the network reads every entry"
             remedy = "Drop such rows, or fill the entries (and add a column that tells which)."
             raise NotFiniteError(message("condition", came, expected, remedy))
+
+    def _real(self, target: Tensor, generator: Generator | None = None) -> Tensor:
+        """Return the real coordinates of targets [b, D], in double precision."""
+        if self.maps is None:
+            return target.double()
+        columns = [
+            own.dequantise(column, generator)
+            if generator is not None and isinstance(own, Integer)
+            else own.to_real(column)
+            for own, column in zip(self.maps, target.unbind(1), strict=True)
+        ]
+        return torch.stack(columns, 1)
 
     def _check_columns(self, condition: Tensor) -> None:
         if self.condition_scaling is None:

@@ -36,13 +36,14 @@ class Ensemble(DensityNetwork):
             expected = "one network or more over the same targets was expected"
             raise ArgumentError(message("members", came, expected, "Make them alike."))
         first = members[0]
-        if any(m.condition_codes != first.condition_codes for m in members):
-            came = f"have {[m.condition_codes for m in members]} columns of codes"
-            expected = "as many were expected"
-            raise ArgumentError(message("members", came, expected, "Make them alike."))
+        for what in ("condition_codes", "maps"):
+            found = [getattr(member, what) for member in members]
+            if any(one != found[0] for one in found):
+                came, expected = f"have {what} {found}", "the same were expected"
+                raise ArgumentError(message("members", came, expected, "Make them alike."))
         scaling = first.condition_scaling
         columns = None if scaling is None else len(scaling.location)
-        super().__init__(first.dimensions, columns, first.names, first.condition_codes)
+        super().__init__(first.dimensions, columns, first.names, first.condition_codes, first.maps)
         self.networks = nn.ModuleList(members)
 
     @property

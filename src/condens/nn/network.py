@@ -8,9 +8,10 @@ import torch
 from torch import Generator, Tensor, nn
 
 from condens.errors import ArgumentError, message
+from condens.maps import Map
 from condens.nn.backbone import MLP
 from condens.nn.density import DensityNetwork
-from condens.nn.head import FLOOR, Head, Mixture
+from condens.nn.head import FLOOR, Head, Mixture, TriangularHead
 from condens.nn.heads import HEADS
 from condens.nn.start import spread
 from condens.nn.table import TableMLP
@@ -26,6 +27,7 @@ class MixtureNetwork(DensityNetwork):
             the backbone takes it as it comes (images, sequences, …).
         condition_codes: how many of the last columns are codes of categories.
         names: of the targets.
+        maps: of the targets, where they are not any real number; see `condens.maps`.
 
     >>> network = MixtureNetwork.of(conditions=3, targets=2, components=5)
     >>> network(torch.zeros(7, 3))
@@ -40,8 +42,14 @@ class MixtureNetwork(DensityNetwork):
         condition_columns: int | None = None,
         condition_codes: int = 0,
         names: Sequence[str] | None = None,
+        maps: Sequence[Map] | None = None,
     ) -> None:
-        super().__init__(head.dimensions, condition_columns, names, condition_codes)
+        super().__init__(head.dimensions, condition_columns, names, condition_codes, maps)
+        if maps is not None and not isinstance(head, TriangularHead):
+            came, expected = f"is {head.structure}", "maps go with covariances in full"
+            raise ArgumentError(
+                message("head", came, expected, "Choose another, or leave out maps.")
+            )
         self.backbone, self.head = backbone, head
 
     @classmethod
@@ -60,6 +68,7 @@ class MixtureNetwork(DensityNetwork):
         rank: int = 5,
         categories: Sequence[int] = (),
         names: Sequence[str] | None = None,
+        maps: Sequence[Map] | None = None,
     ) -> Self:
         """Return an MLP with a head, for vectors of `conditions` and `targets` numbers.
 

@@ -47,7 +47,6 @@ class TableMLP(nn.Module):
     """
 
     kind = "table"
-    sizes: Tensor
 
     def __init__(
         self,
@@ -73,7 +72,6 @@ class TableMLP(nn.Module):
         known = [size - 1 for size in categories]
         self.embeddings = nn.ParameterList(SMALL * torch.randn(n, embedding_size(n)) for n in known)
         self.mlp = MLP(numeric + sum(map(embedding_size, known)), **self.options)  # type: ignore[arg-type]
-        self.register_buffer("sizes", torch.tensor(self.categories), persistent=False)
         self.features = self.mlp.features
 
     def configuration(self) -> dict[str, Any]:
@@ -100,7 +98,8 @@ class TableMLP(nn.Module):
         _check_digits(condition.dtype, max(self.categories))
         given = condition[:, self.numeric :]
         codes = given.long()
-        wrong = (codes != given) | (codes < 0) | (codes >= self.sizes)
+        sizes = torch.tensor(self.categories, device=codes.device)
+        wrong = (codes != given) | (codes < 0) | (codes >= sizes)
         if bool(wrong.any()):
             row, column = (int(i) for i in wrong.nonzero()[0])
             came = f"has the code {given[row, column]:g} in column {self.numeric + column}"

@@ -14,8 +14,9 @@ from torch import Tensor, nn
 
 from condens.dimensions import check_names
 from condens.errors import ArgumentError, message
+from condens.maps import Map, map_from_dict
 from condens.nn import HEADS, DensityNetwork, Ensemble, MixtureNetwork, Standardiser
-from condens.nn.backbone import BACKBONES
+from condens.nn.backbones import BACKBONES
 from condens.persistence.faults import damaged, short
 from condens.persistence.header import canonical
 
@@ -99,6 +100,8 @@ def _describe(network: nn.Module) -> dict[str, Any]:
         "backbone": _describe_backbone(network.backbone),
         "head": {"structure": head.structure, **head.configuration()},
         "condition_columns": None if scaling is None else len(scaling.location),
+        "condition_codes": network.condition_codes,
+        "maps": None if network.maps is None else [own.as_dict() for own in network.maps],
         "dtype": str(network.dtype).removeprefix("torch."),
         "names": _listed(network.names),
     }
@@ -117,10 +120,16 @@ def _build(document: Mapping[str, Any]) -> DensityNetwork:
                 _build_backbone(document["backbone"]),
                 HEADS[head.pop("structure")](**head),
                 condition_columns=document["condition_columns"],
+                condition_codes=document["condition_codes"],
+                maps=_maps(document["maps"]),
             )
         network.to(_DTYPES[document["dtype"]])
     network.names = check_names(document["names"], network.dimensions)
     return network
+
+
+def _maps(document: list[dict[str, Any]] | None) -> list[Map] | None:
+    return None if document is None else [map_from_dict(values) for values in document]
 
 
 def _describe_backbone(backbone: nn.Module) -> dict[str, Any]:

@@ -39,6 +39,8 @@ class Batches:
             None if shares is None else (shares * len(rows)).to(network.dtype),
         )
 
+        # Whole numbers lie elsewhere in their cells in every epoch.
+        self.own = (network, rows.target) if network.discrete else None
         self.complete = not bool(self.rows.target.isnan().any())
 
     def __len__(self) -> int:
@@ -53,7 +55,11 @@ class Batches:
         # One gather for the epoch: a slice for each batch costs nothing.
         generator = torch.Generator().manual_seed(_mixed(seed, epoch))
         order = torch.randperm(len(self), generator=generator)
-        return _slices(self.rows.take(order), start * size, size)
+        rows = self.rows.take(order)
+        if self.own is not None:
+            network, target = self.own
+            rows = rows._replace(target=network.standardise_target(target[order], generator))
+        return _slices(rows, start * size, size)
 
 
 def _slices(rows: Rows, start: int, size: int) -> Iterator[Rows]:

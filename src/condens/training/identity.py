@@ -34,8 +34,12 @@ def _form(network: DensityNetwork) -> dict[str, str]:
     held = {name: f"{t.dtype} {list(t.shape)}" for name, t in network.state_dict().items()}
     heads = [module for module in network.modules() if isinstance(module, Head)]
     held["head"] = ", ".join(f"{h.structure}, floor {h.floor!r}" for h in heads)
-    # Only where there are some: the runs of networks without codes do not name them.
-    return held | {"codes": str(network.condition_codes)} if network.condition_codes else held
+    # Only where there are some: the runs of networks without them do not name them.
+    if network.condition_codes:
+        held["codes"] = str(network.condition_codes)
+    if network.maps is not None:
+        held["maps"] = repr(network.maps)
+    return held
 
 
 def check_same(path: Path, theirs: Identity, ours: Identity) -> None:
