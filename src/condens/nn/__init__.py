@@ -8,6 +8,7 @@ from condens.nn.heads import HEADS
 from condens.nn.low_rank_head import LowRankHead
 from condens.nn.network import MixtureNetwork
 from condens.nn.scaling import Standardiser
+from condens.nn.table import TableMLP
 
 __all__ = [
     "HEADS",
@@ -21,5 +22,6 @@ __all__ = [
     "LowRankHead",
     "MixtureNetwork",
     "Standardiser",
+    "TableMLP",
     "TiedHead",
 ]

@@ -7,7 +7,7 @@ from typing import Any, Self
 import torch
 from torch import Generator, Tensor, nn
 
-from condens.errors import NotFiniteError, ShapeError, message
+from condens.errors import ArgumentError, NotFiniteError, ShapeError, message
 from condens.nn.head import Mixture
 from condens.nn.scaling import Standardiser
 
@@ -19,7 +19,8 @@ class DensityNetwork(nn.Module, ABC):
     low rank) in the target's own units, and `nll` gives the loss, by the fastest way there
     is, without building the object. Both agree. Condition and target are standardised inside,
     with statistics that `prepare` takes from the training data and that are part of the
-    network's state.
+    network's state. The last `condition_codes` columns of the condition are codes of categories,
+    which are neither standardised nor given noise.
     """
 
     condition_scaling: Standardiser | None
@@ -27,12 +28,22 @@ class DensityNetwork(nn.Module, ABC):
     names: tuple[str, ...] | None
 
     def __init__(
-        self, dimensions: int, condition_columns: int | None, names: Sequence[str] | None
+        self,
+        dimensions: int,
+        condition_columns: int | None,
+        names: Sequence[str] | None,
+        condition_codes: int = 0,
     ) -> None:
         super().__init__()
-        self.dimensions = dimensions
+        if not 0 <= condition_codes <= (condition_columns or 0):
+            came = f"is {condition_codes}"
+            expected = f"0 to {condition_columns or 0} was expected, of so many condition_columns"
+            raise ArgumentError(message("condition_codes", came, expected, "Change either."))
+        self.dimensions, self.condition_codes = dimensions, condition_codes
         self.condition_scaling = (
-            None if condition_columns is None else Standardiser(condition_columns)
+            None
+            if condition_columns is None
+            else Standardiser(condition_columns, fixed=condition_codes)
         )
         self.target_scaling = Standardiser(dimensions)
         self.names = None if names is None else tuple(names)

@@ -36,9 +36,13 @@ class Ensemble(DensityNetwork):
             expected = "one network or more over the same targets was expected"
             raise ArgumentError(message("members", came, expected, "Make them alike."))
         first = members[0]
+        if any(m.condition_codes != first.condition_codes for m in members):
+            came = f"have {[m.condition_codes for m in members]} columns of codes"
+            expected = "as many were expected"
+            raise ArgumentError(message("members", came, expected, "Make them alike."))
         scaling = first.condition_scaling
         columns = None if scaling is None else len(scaling.location)
-        super().__init__(first.dimensions, columns, first.names)
+        super().__init__(first.dimensions, columns, first.names, first.condition_codes)
         self.networks = nn.ModuleList(members)
 
     @property

@@ -13,6 +13,7 @@ from condens.nn.density import DensityNetwork
 from condens.nn.head import FLOOR, Head, Mixture
 from condens.nn.heads import HEADS
 from condens.nn.start import spread
+from condens.nn.table import TableMLP
 
 
 class MixtureNetwork(DensityNetwork):
@@ -23,6 +24,7 @@ class MixtureNetwork(DensityNetwork):
         head: see `condens.nn.HEADS`.
         condition_columns: C where the condition is a vector to be standardised; None where
             the backbone takes it as it comes (images, sequences, …).
+        condition_codes: how many of the last columns are codes of categories.
         names: of the targets.
 
     >>> network = MixtureNetwork.of(conditions=3, targets=2, components=5)
@@ -36,9 +38,10 @@ class MixtureNetwork(DensityNetwork):
         head: Head,
         *,
         condition_columns: int | None = None,
+        condition_codes: int = 0,
         names: Sequence[str] | None = None,
     ) -> None:
-        super().__init__(head.dimensions, condition_columns, names)
+        super().__init__(head.dimensions, condition_columns, names, condition_codes)
         self.backbone, self.head = backbone, head
 
     @classmethod
@@ -55,21 +58,30 @@ class MixtureNetwork(DensityNetwork):
         dropout: float = 0.0,
         floor: float = FLOOR,
         rank: int = 5,
+        categories: Sequence[int] = (),
         names: Sequence[str] | None = None,
     ) -> Self:
         """Return an MLP with a head, for vectors of `conditions` and `targets` numbers.
 
-        `rank` is for the structure `low_rank`.
+        `rank` is for the structure `low_rank`. With `categories`, which are those of a
+        `TableMLP`, the last columns are codes.
         """
         if structure not in HEADS:
             remedy = f"Choose one of {', '.join(HEADS)}."
             raise ArgumentError(
                 message("structure", f"is {structure!r}", "it names no head", remedy)
             )
-        backbone = MLP(conditions, width, depth, normalise=normalise, dropout=dropout)
+        codes = len(categories)
+        backbone = (
+            TableMLP(
+                conditions - codes, categories, width, depth, normalise=normalise, dropout=dropout
+            )
+            if codes
+            else MLP(conditions, width, depth, normalise=normalise, dropout=dropout)
+        )
         options = {"rank": rank} if structure == "low_rank" else {}
         head = HEADS[structure](width, targets, components, floor=floor, **options)
-        return cls(backbone, head, condition_columns=conditions, names=names)
+        return cls(backbone, head, condition_columns=conditions, condition_codes=codes, names=names)
 
     @property
     def dtype(self) -> torch.dtype:

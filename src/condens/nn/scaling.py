@@ -24,14 +24,19 @@ class Standardiser(nn.Module):
     columns of any scale (1e-30, 1e30, years since 1970 in seconds) keep their digits. Missing
     entries (NaN) take no part. A constant column has scale one.
 
+    Args:
+        columns: D.
+        fixed: how many of the last columns stay as they are, such as codes of categories.
+
     Shapes: [b, D] → [b, D].
     """
 
     location: Tensor
     scale: Tensor
 
-    def __init__(self, columns: int) -> None:
+    def __init__(self, columns: int, fixed: int = 0) -> None:
         super().__init__()
+        self.free = columns - fixed
         self.register_buffer("location", torch.zeros(columns, dtype=torch.float64))
         self.register_buffer("scale", torch.ones(columns, dtype=torch.float64))
 
@@ -60,6 +65,7 @@ class Standardiser(nn.Module):
         # What is left of a constant column is rounding.
         rounding = 1e-14 * self.location.abs()
         self.scale.copy_(torch.where(scale > rounding, scale, 1.0))
+        self.location[self.free :], self.scale[self.free :] = 0.0, 1.0
         return self
 
     def forward(self, values: Tensor) -> Tensor:

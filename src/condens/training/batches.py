@@ -71,12 +71,13 @@ def _mixed(seed: int, epoch: int) -> int:
 
 
 class Noise:
-    """Noise on the condition and the target of every batch; NaN stays NaN."""
+    """Noise on the condition and the target of every batch; NaN and codes stay as they are."""
 
-    def __init__(self, settings: Settings, rows: Rows) -> None:
+    def __init__(self, settings: Settings, rows: Rows, codes: int = 0) -> None:
+        self.codes = codes
         columns = rows.target.shape[1]
         if rows.condition.dim() == 2:
-            columns += rows.condition.shape[1]
+            columns += rows.condition.shape[1] - codes
         # The bandwidth of a kernel density estimate of as many columns.
         rule = 1.06 * len(rows) ** (-1 / (4 + columns))
         given = (settings.condition_noise, settings.target_noise)
@@ -87,6 +88,8 @@ class Noise:
         condition = batch.condition
         if condition.is_floating_point():
             condition = _noisy(condition, self.condition)
+        if self.codes and self.condition:
+            condition[:, -self.codes :] = batch.condition[:, -self.codes :]
         return Rows(condition, _noisy(batch.target, self.target), batch.weights)
 
 

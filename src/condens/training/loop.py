@@ -117,7 +117,7 @@ class _Loop:
         self.batches = Batches(network, rows)
         self.validation = self.batches if validation is None else Batches(network, validation)
         self.batch_size = batch_size(settings, len(self.batches))
-        self.noise = Noise(settings, self.batches.rows)
+        self.noise = Noise(settings, self.batches.rows, network.condition_codes)
         self.history.rows, self.history.validation_rows = len(rows), len(validation or ())
         self.saved = time.monotonic()
 

@@ -1,0 +1,130 @@
+"""A network from a table's rows to features: numbers as they are, categories embedded."""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from condens.errors import ArgumentError, ShapeError, message
+from condens.nn.backbone import MLP
+
+# Standard deviation of the first embeddings: small beside the standardised numbers, so that
+# categories that have few rows start, and stay, alike.
+SMALL = 0.1
+LARGEST = 16
+
+
+def embedding_size(categories: int) -> int:
+    """Return min(16, ⌈1.6 n^0.56⌉), the numbers that stand for one of n categories.
+
+    >>> [embedding_size(n) for n in (1, 2, 10, 1000)]
+    [2, 3, 6, 16]
+    """
+    return min(LARGEST, math.ceil(1.6 * categories**0.56))
+
+
+class TableMLP(nn.Module):
+    """An `MLP` on numbers and embedded categories.
+
+    A category is a code: 0 where it is unknown, 1 … n where it is one of n. The vector of an
+    unknown one is the mean of the others', so that it acts like an average category.
+
+    Args:
+        numeric: columns of numbers; they come first.
+        categories: 1 + n of every column of codes.
+        width: see `MLP`, as for all that follow.
+        depth: number of layers.
+        activation: its name.
+        normalise: put a `LayerNorm` before the linear map of every block.
+        dropout: share of a block's outputs set to zero in training.
+
+    Shapes: [b, numeric + len(categories)] → [b, width].
+
+    >>> TableMLP(2, [4], width=16)(torch.tensor([[0.5, -1.0, 3.0]])).shape
+    torch.Size([1, 16])
+    """
+
+    kind = "table"
+    sizes: Tensor
+
+    def __init__(
+        self,
+        numeric: int,
+        categories: Sequence[int],
+        width: int = 128,
+        depth: int = 2,
+        *,
+        activation: str = "silu",
+        normalise: bool = False,
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__()
+        _check_sizes(numeric, categories)
+        self.numeric, self.categories = numeric, tuple(categories)
+        self.options = {
+            "width": width,
+            "depth": depth,
+            "activation": activation,
+            "normalise": normalise,
+            "dropout": dropout,
+        }
+        known = [size - 1 for size in categories]
+        self.embeddings = nn.ParameterList(SMALL * torch.randn(n, embedding_size(n)) for n in known)
+        self.mlp = MLP(numeric + sum(map(embedding_size, known)), **self.options)  # type: ignore[arg-type]
+        self.register_buffer("sizes", torch.tensor(self.categories), persistent=False)
+        self.features = self.mlp.features
+
+    def configuration(self) -> dict[str, Any]:
+        """Return the arguments that make a network of this form, as JSON values."""
+        return {"numeric": self.numeric, "categories": list(self.categories), **self.options}
+
+    def forward(self, condition: Tensor) -> Tensor:
+        """Return features."""
+        codes = self._codes(condition)
+        vectors = [
+            nn.functional.embedding(column, torch.cat([known.mean(0, keepdim=True), known]))
+            for column, known in zip(codes.unbind(1), self.embeddings, strict=True)
+        ]
+        features: Tensor = self.mlp(torch.cat([condition[:, : self.numeric], *vectors], 1))
+        return features
+
+    def _codes(self, condition: Tensor) -> Tensor:
+        """Return the codes [b, q] as whole numbers; refuse what is none."""
+        columns = self.numeric + len(self.categories)
+        if condition.dim() != 2 or condition.shape[1] != columns:
+            came, expected = f"has shape {list(condition.shape)}", f"[b, {columns}] was expected"
+            remedy = "Pass the columns of numbers, then those of codes."
+            raise ShapeError(message("condition", came, expected, remedy))
+        _check_digits(condition.dtype, max(self.categories))
+        given = condition[:, self.numeric :]
+        codes = given.long()
+        wrong = (codes != given) | (codes < 0) | (codes >= self.sizes)
+        if bool(wrong.any()):
+            row, column = (int(i) for i in wrong.nonzero()[0])
+            came = f"has the code {given[row, column]:g} in column {self.numeric + column}"
+            expected = f"a whole number from 0 to {self.categories[column] - 1} was expected"
+            remedy = "Encode tables by the encoder the network was made for."
+            raise ArgumentError(message("condition", came, expected, remedy))
+        return codes
+
+
+def _check_sizes(numeric: int, categories: Sequence[int]) -> None:
+    if numeric < 0:
+        came, expected = f"is {numeric}", "0 or more was expected"
+        raise ArgumentError(message("numeric", came, expected, "Change it."))
+    if not categories or min(categories) < 2:
+        came, expected = (
+            f"is {list(categories)}",
+            "2 or more for every column of codes was expected",
+        )
+        remedy = "Count unknown as one, or use an MLP where there are no categories."
+        raise ArgumentError(message("categories", came, expected, remedy))
+
+
+def _check_digits(dtype: torch.dtype, categories: int) -> None:
+    """Refuse a dtype in which two codes are the same number."""
+    if dtype.is_floating_point and categories > 2 / torch.finfo(dtype).eps:
+        came, expected = f"is {dtype}", f"it cannot tell {categories} categories apart"
+        raise ArgumentError(message("condition", came, expected, "Use a network in float32."))
