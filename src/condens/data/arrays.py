@@ -1,0 +1,117 @@
+"""Doubles, NaN where missing, from arrays, lists and tensors; errors for what holds no numbers."""
+
+import datetime
+from decimal import Decimal
+from numbers import Real
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from condens.errors import ArgumentError, NotFiniteError, ShapeError, message
+
+Doubles = NDArray[np.float64]
+
+NUMBERS = (Real, np.bool_, Decimal)
+NUMBERS_EXPECTED = "real numbers were expected"
+_ADVICE: tuple[tuple[tuple[type, ...], str], ...] = (
+    (
+        (datetime.date, datetime.time, datetime.timedelta, np.datetime64, np.timedelta64),
+        "Derive numbers such as the year, the day of the year, or seconds since an origin.",
+    ),
+    ((complex, np.complexfloating), "Pass the real and the imaginary part as two columns."),
+    (
+        (str, bytes),
+        "Encode it as numbers, or, in a condition, pass a DataFrame: its columns of text are "
+        "categories.",
+    ),
+)
+_OTHER = "Make every cell one number, or text in a column of a DataFrame."
+
+
+def as_doubles(values: Any, name: str) -> Doubles:
+    """Return numbers as doubles, in their shape, with at most one copy.
+
+    >>> as_doubles([[1, None], [True, 0.5]], "table").tolist()
+    [[1.0, nan], [1.0, 0.5]]
+    """
+    if isinstance(values, Tensor):
+        return _from_tensor(values, name)
+    if hasattr(values, "nnz") and hasattr(values, "toarray"):
+        raise sparse(name, type(values).__name__, ".toarray()")
+    if isinstance(values, np.ma.MaskedArray):
+        gaps = np.ma.getmaskarray(values)
+        return np.where(gaps, np.nan, as_doubles(values.data, name))
+    try:
+        array = np.asarray(values)
+    except ValueError as error:
+        came, expected = "has rows of different lengths", "a table was expected"
+        raise ShapeError(message(name, came, expected, "Make every row as long.")) from error
+    if array.dtype == object:
+        return from_objects(array, name)
+    if array.dtype.kind not in "fiub":
+        raise unusable(name, array.dtype, array.dtype.type)
+    with np.errstate(over="ignore"):  # what a double cannot hold is refused as infinite
+        return np.require(array, np.float64, ["C", "W"])
+
+
+def _from_tensor(values: Tensor, name: str) -> Doubles:
+    if values.layout != torch.strided:
+        raise sparse(name, str(values.layout), ".to_dense()")
+    if values.is_complex():
+        raise unusable(name, values.dtype, complex)
+    doubles: Doubles = values.detach().cpu().double().contiguous().numpy()
+    return doubles
+
+
+def from_objects(objects: NDArray[np.object_], name: str, where: str = "") -> Doubles:
+    """Return Python's numbers as doubles; None, NaN and pandas' NA are missing."""
+    cells = objects.ravel().tolist()
+    types = {type(cell) for cell in cells}
+    for kind in types - {type(None)}:
+        # pandas cannot be asked for its NA: it may not be installed.
+        if kind.__name__ == "NAType":
+            cells = [None if type(cell) is kind else cell for cell in cells]
+        elif not issubclass(kind, NUMBERS):
+            place = where or f" at {_place(objects, kind)}"
+            raise unusable(name, kind.__name__, kind, place)
+    try:
+        return np.array(cells, dtype=object).astype(np.float64).reshape(objects.shape)
+    except OverflowError:
+        came = f"holds a whole number{where} that a double cannot hold"
+        remedy = "Scale the column, or pass it as text if it names something."
+        raise NotFiniteError(message(name, came, "finite numbers were expected", remedy)) from None
+
+
+def _place(objects: NDArray[np.object_], kind: type) -> list[int]:
+    first = [type(cell) for cell in objects.ravel().tolist()].index(kind)
+    return [int(i) for i in np.unravel_index(first, objects.shape)]
+
+
+def refuse_infinite(numbers: Doubles, labels: list[str], name: str) -> None:
+    """Raise where a number is infinite. Shapes: numbers [n, P]; a label for each column."""
+    # One pass over all before a second one over what is not finite.
+    if np.isfinite(numbers).all() or not (infinite := np.isinf(numbers)).any():
+        return
+    row, column = np.argwhere(infinite)[0]
+    came = f"is {numbers[row, column]:g} in row {row}, {labels[column]}"
+    remedy = "Remove the row, or mark the entry as missing with NaN."
+    raise NotFiniteError(message(name, came, "finite numbers were expected", remedy))
+
+
+def unusable(
+    name: str, came: object, kind: type, where: str = "", expected: str = NUMBERS_EXPECTED
+) -> ArgumentError:
+    """Return the error for cells of a kind that are no numbers, with advice for that kind."""
+    remedy = next((advice for kinds, advice in _ADVICE if issubclass(kind, kinds)), _OTHER)
+    return ArgumentError(message(name, f"holds {came}{where}", expected, remedy))
+
+
+def sparse(name: str, came: str, remedy: str, where: str = "") -> ArgumentError:
+    """Return the error for what stores its nonzero entries alone."""
+    expected = "a dense table was expected"
+    return ArgumentError(
+        message(name, f"holds {came}{where}", expected, f"Convert it by {remedy}.")
+    )

@@ -1,0 +1,121 @@
+"""Columns of pandas and polars frames, known by their attributes: neither is imported."""
+
+import datetime
+import math
+from collections import Counter
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from condens.data.arrays import NUMBERS, Doubles, from_objects, sparse, unusable
+from condens.errors import ArgumentError, message
+
+Category = str | bool | int | float
+EXPECTED = "numbers or categories were expected"
+
+
+class Codes(NamedTuple):
+    """A column of categories: `values[code]` in every row, and −1 where it is missing."""
+
+    codes: NDArray[np.integer[Any]]
+    values: list[Category]
+
+
+Column = Doubles | Codes
+
+
+def is_frame(table: Any) -> bool:
+    """Whether a table has named columns of their own dtypes."""
+    # Asked of the type: the properties of a lazy frame would run its query.
+    return hasattr(type(table), "columns")
+
+
+def columns_of(frame: Any, name: str) -> tuple[list[Any], list[Column]]:
+    """Return the names of a frame's columns, and the columns."""
+    pandas, polars = hasattr(type(frame), "iloc"), hasattr(type(frame), "get_columns")
+    if not pandas and not polars:
+        came = f"is a {type(frame).__module__.split('.')[0]} {type(frame).__name__}"
+        expected = "an array or a DataFrame of pandas or polars was expected"
+        raise ArgumentError(message(name, came, expected, "Convert it, or collect it if lazy."))
+    names = list(frame.columns)
+    label, count = Counter(names).most_common(1)[0] if names else (None, 0)
+    if count > 1:
+        came, expected = f"has {count} columns {label!r}", "a name for each was expected"
+        raise ArgumentError(message(name, came, expected, "Rename or drop them."))
+    if pandas:
+        series = (frame.iloc[:, i] for i in range(len(names)))
+        read = _of_pandas
+    else:
+        series, read = iter(frame.get_columns()), _of_polars
+    return names, [_plain(read(s, name, f" in column {s.name!r}")) for s in series]
+
+
+def _plain(column: Column) -> Column:
+    """Return a column without any value as numbers, all missing: it has no kind."""
+    if isinstance(column, Codes) and bool((column.codes < 0).all()):
+        return np.full(len(column.codes), np.nan)
+    return column
+
+
+def _of_pandas(series: Any, name: str, where: str) -> Column:
+    dtype = series.dtype
+    if type(dtype).__name__ == "SparseDtype":
+        raise sparse(name, str(dtype), ".sparse.to_dense()", where)
+    if hasattr(dtype, "categories"):
+        return _codes(series.cat.codes.to_numpy(), series.cat.categories.tolist(), name, where)
+    if issubclass(dtype.type, NUMBERS) and dtype.kind in "fiub":
+        doubles: Doubles = series.to_numpy(dtype=np.float64, na_value=np.nan)
+        return doubles
+    if dtype.kind != "O" or hasattr(dtype, "freq"):  # periods have one
+        kind = datetime.date if hasattr(dtype, "freq") else dtype.type
+        raise unusable(name, dtype, kind, where, EXPECTED)
+    try:
+        codes, values = series.factorize()
+    except TypeError:
+        raise unusable(name, "lists or the like", object, where, EXPECTED) from None
+    values = values.tolist()
+    if all(isinstance(value, NUMBERS) for value in values):
+        return from_objects(series.to_numpy(dtype=object), name, where)
+    return _codes(codes, values, name, where)
+
+
+def _of_polars(series: Any, name: str, where: str) -> Column:
+    kind = series.dtype.to_python()
+    if kind is type(None) or issubclass(kind, NUMBERS):
+        doubles: Doubles = series.cast(float).to_numpy()
+        return doubles
+    if kind is not str:
+        raise unusable(name, series.dtype, kind, where, EXPECTED)
+    text = series.cast(str)
+    values = text.drop_nulls().unique().to_list()
+    codes = text.replace_strict(values, list(range(len(values))), default=-1)
+    return _codes(codes.to_numpy(), values, name, where)
+
+
+def _codes(codes: Any, values: list[Any], name: str, where: str) -> Codes:
+    """Return codes of values that can be told apart, sorted and written to a file."""
+    # Exactly str: what a subclass prints may be another text.
+    values = [str.__str__(value) if isinstance(value, str) else value for value in values]
+    if values and kind_of(values) is None:
+        kinds = {type(value) for value in values}
+        listed = " and ".join(sorted(kind.__name__ for kind in kinds))
+        if len(kinds) == 1:
+            raise unusable(name, listed, kinds.pop(), where, EXPECTED)
+        expected = "text alone, numbers alone or booleans alone were expected"
+        remedy = "Convert the column to one of them, such as by .astype(str)."
+        raise ArgumentError(message(name, f"holds {listed}{where}", expected, remedy))
+    return Codes(codes, values)
+
+
+def kind_of(values: list[Any]) -> str | None:
+    """Return what categories are, text, booleans or numbers; None where they are none of these.
+
+    >>> kind_of(["a", "b"]), kind_of([True]), kind_of([1, 2.5]), kind_of([1, "a"])
+    ('text', 'booleans', 'numbers', None)
+    """
+    kinds = {type(value) for value in values}
+    if kinds <= {int, float}:
+        finite = all(math.isfinite(value) for value in values if type(value) is float)
+        return "numbers" if finite else None
+    return "text" if kinds == {str} else "booleans" if kinds == {bool} else None

@@ -1,0 +1,60 @@
+"""Tables of targets: numbers alone, some of them missing."""
+
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from condens.data.arrays import NUMBERS_EXPECTED, as_doubles
+from condens.data.columns import Table
+from condens.data.frames import is_frame, kind_of
+from condens.errors import ArgumentError, ShapeError, message
+
+
+class TargetColumns(NamedTuple):
+    """Targets as they were given.
+
+    Args:
+        values: [n, D] in double precision; NaN where one was not observed.
+        names: of the targets, where all of them are text.
+        flat: whether they came without an axis for the targets.
+
+    >>> TargetColumns.of([1, None, 3]).values.tolist()
+    [[1.0], [nan], [3.0]]
+    """
+
+    values: Tensor
+    names: tuple[str, ...] | None
+    flat: bool
+
+    @classmethod
+    def of(cls, target: Any, name: str = "target", *, observed: bool = True) -> Self:
+        """Read an array, a tensor, a list, a series or a frame.
+
+        With `observed`, which fitting needs, a target without any value is refused.
+        """
+        given, flat = _read(target, name)
+        for place, codes in given.codes.items():
+            came = f"holds categories ({kind_of(codes.values)}) in {given.labels[place]}"
+            remedy = "Encode it as numbers, or make it part of the condition."
+            raise ArgumentError(message(name, came, NUMBERS_EXPECTED, remedy))
+        empty = np.isnan(given.numbers).all(0)
+        if observed and empty.any():
+            came = f"has no value at all in {given.labels[int(empty.argmax())]}"
+            raise ArgumentError(message(name, came, "one at least is needed", "Drop the target."))
+        return cls(torch.from_numpy(given.numbers), given.names, flat)
+
+
+def _read(target: Any, name: str) -> tuple[Table, bool]:
+    if is_frame(target):
+        return Table.read(target, name), False
+    if hasattr(type(target), "to_frame"):
+        given = Table.read(target.to_frame(), name)
+        # polars calls a series without a name "".
+        return given._replace(names=given.names if given.names != ("",) else None), True
+    array = as_doubles(target, name)
+    if array.ndim not in (1, 2):
+        came, expected = f"has shape {list(array.shape)}", "[rows] or [rows, targets] was expected"
+        raise ShapeError(message(name, came, expected, "Pass one column for each target."))
+    return Table.read(array[:, None] if array.ndim == 1 else array, name), array.ndim == 1
