@@ -104,7 +104,7 @@ class TableEncoder:
         return [feature.size for feature in self.features if isinstance(feature, Categories)]
 
     def encode(self, table: Any, name: str = "table") -> Tensor:
-        """Return a table's rows [n, C] in double precision; an array may share their memory."""
+        """Return a table's rows [n, C] in double precision; an array may share its memory."""
         given = Table.read(table, name)
         self._check_columns(given, name)
         fills = {i: f.fill for i, f in enumerate(self.features) if isinstance(f, Numbers)}

@@ -90,7 +90,14 @@ class MixtureNetwork(DensityNetwork):
         )
         options = {"rank": rank} if structure == "low_rank" else {}
         head = HEADS[structure](width, targets, components, floor=floor, **options)
-        return cls(backbone, head, condition_columns=conditions, condition_codes=codes, names=names)
+        return cls(
+            backbone,
+            head,
+            condition_columns=conditions,
+            condition_codes=codes,
+            names=names,
+            maps=maps,
+        )
 
     @property
     def dtype(self) -> torch.dtype:
