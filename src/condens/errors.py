@@ -21,6 +21,10 @@ class NotFiniteError(ArgumentError):
     """A number that is NaN or infinite, or too large for its precision."""
 
 
+class KindError(ArgumentError, TypeError):
+    """Values of a kind that cannot be computed with, such as dates or text among numbers."""
+
+
 class DimensionError(ArgumentError):
     """A dimension that is unknown, repeated or missing, or one too many."""
 

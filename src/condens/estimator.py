@@ -2,31 +2,32 @@
 
 import copy
 import os
-from collections.abc import Callable, Iterator
+import warnings
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.utils import check_random_state
-from sklearn.utils.validation import check_is_fitted
+from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Generator, Tensor, nn
 
+from condens import map_choice
 from condens.conformal import Calibration, Region
-from condens.data import Rows
-from condens.errors import ArgumentError, message
-from condens.nn import DensityNetwork, Ensemble, MixtureNetwork
+from condens.data import Rows, TableEncoder, TargetColumns
+from condens.errors import ArgumentError, DimensionError, ShapeError, message
+from condens.maps import Map, Real
+from condens.nn import HEADS, DensityNetwork, Ensemble, MixtureNetwork
+from condens.predictions import BLOCK, Array, Predictions
 from condens.training import History, Settings, choose_components, train
 
-Array = NDArray[np.float64]
-
-# Rows whose densities exist at a time where only numbers taken from them are asked for.
-BLOCK = 5000
+# The rate of `partial_fit`, a share of that of `fit`, which falls to zero.
+STREAM = 0.1
 
 
-class MDNRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
+class MDNRegressor(Predictions, RegressorMixin, BaseEstimator):  # type: ignore[misc]
     """A mixture density network: p(y | x) as a Gaussian mixture with full covariances.
 
     Args:
@@ -37,41 +38,44 @@ class MDNRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         dropout: share of a hidden layer's outputs set to zero in training.
         n_members: networks whose densities are averaged.
         target_transform: for targets that are not any real number: "positive", "count",
-            "integer", "unit" or (lower, upper), for all targets, as a list with one for each,
-            or as {name: …}; "auto" proposes from the data, see `target_transform_`.
-        calibration_fraction: of the rows, kept from training for `predict_region`.
-        backbone: a function from the number of condition columns to a module that maps them
-            to features [b, F] and has F as its attribute `features`; in place of the MLP.
-        settings: how to train, see `condens.training.Settings`; its seed is drawn from
+            "integer", "unit", a tuple (lower, upper) or a `condens.maps.Map`, for all targets,
+            in a list with one for each, or as {name: …}. "auto" proposes what suits the data,
+            and says so.
+        calibration_fraction: share of the rows kept from training for `predict_region`.
+        backbone: makes, from the number of condition columns, a module that maps them to
+            features [b, F] and has F as attribute `features`; in place of an MLP.
+        settings: how to train, see `condens.training.Settings`. Its seed is drawn from
             `random_state`.
-        warm_start: go on from the last fit's network instead of beginning anew.
-        device: where to compute.
+        warm_start: let `fit` go on from the network of the last one.
         verbose: show progress.
         random_state: a seed, for the same bytes in every fit.
 
     Attributes:
         network_: the fitted network.
         history_: what happened in training.
-        target_transform_: the map of each target.
+        maps_: what `target_transform` came to, one map for each target.
         n_targets_, target_names_: the columns of y; the names are None if it had none.
         n_features_in_, feature_names_in_: the columns of X.
 
     An entry of y that is NaN was not observed: its row counts with the exact density of its
-    other entries. Columns of X may be numbers, booleans or categories, and may have missing
-    values.
+    other entries. Columns of X may be numbers, booleans or, in a data frame, categories, and
+    all of them may have missing values.
 
     >>> rng = np.random.default_rng(0)
     >>> X = rng.normal(size=(300, 2))
     >>> y = X @ [[1.0, 0.0], [1.0, 2.0]] + 0.1 * rng.normal(size=(300, 2))
-    >>> model = MDNRegressor(random_state=0, settings=Settings(epochs=30)).fit(X, y)
+    >>> model = MDNRegressor(random_state=0, settings=Settings(epochs=20)).fit(X, y)
     >>> model.predict_dist(X[:5])
     GaussianMixture(batch_shape=[5], components=10, dimensions=2, covariance='full')
     """
 
+    kind: ClassVar[str] = "regressor"
     network_: DensityNetwork
     history_: History
+    maps_: tuple[Map, ...]
     target_names_: tuple[str, ...] | None
     calibration_: Calibration
+    encoder_: TableEncoder
 
     def __init__(
         self,
@@ -87,7 +91,6 @@ class MDNRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         backbone: Callable[[int], nn.Module] | None = None,
         settings: Settings | None = None,
         warm_start: bool = False,
-        device: str | None = None,
         verbose: bool = False,
         random_state: Any = None,
     ) -> None:
@@ -102,7 +105,6 @@ class MDNRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         self.backbone = backbone
         self.settings = settings
         self.warm_start = warm_start
-        self.device = device
         self.verbose = verbose
         self.random_state = random_state
 
@@ -114,7 +116,7 @@ class MDNRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         Arrays, lists, tensors, pandas or polars frames. Rows of weight zero are left out.
         """
         keep = self.warm_start and self.__sklearn_is_fitted__()
-        return self._fit(X, y, sample_weight, keep, self.settings)
+        return self._fit(X, y, sample_weight, self.settings, keep=keep)
 
     def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:  # noqa: N803
         """Go once over rows, with none held out; the first call's rows give the scales too."""
@@ -128,71 +130,14 @@ class MDNRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
             validation_share=0.0,
             learning_rate=STREAM * given.learning_rate,
         )
-        return self._fit(X, y, sample_weight, self.__sklearn_is_fitted__(), settings)
+        return self._fit(X, y, sample_weight, settings, keep=self.__sklearn_is_fitted__())
 
     def calibrate(self, X: Any, y: Any) -> Self:  # noqa: N803
         """Prepare `predict_region` with rows that were not used in `fit`."""
         self._calibrate(self._rows(X, y, None, reset=False))
         return self
 
-    # Predicting.
-
-    def predict_dist(self, X: Any) -> Any:  # noqa: N803
-        """Return the joint densities of the targets, a batch of n, in y's own units.
-
-        A `GaussianMixture`; a `LowRankMixture` for the covariance `low_rank`, a
-        `TransformedMixture` where a target is transformed.
-        """
-        return self._mixture(self._condition(X))
-
-    def predict(
-        self,
-        X: Any,  # noqa: N803
-        return_std: bool = False,
-        return_cov: bool = False,
-    ) -> Array | tuple[Array, Array]:
-        """Return the means, [n] or [n, D] as y was.
-
-        With `return_std` the standard deviations too, of the same shape; with `return_cov`
-        the covariances of the targets of each row, [n, D, D].
-        """
-        if return_std and return_cov:
-            came, expected = "are both true", "one or the other was expected"
-            remedy = "The diagonal of the covariance holds the squares of the deviations."
-            raise ArgumentError(message("return_std and return_cov", came, expected, remedy))
-        if return_std:
-            mean, spread = self._each(X, lambda part: (part.mean, part.stddev))
-            return self._shaped(mean), self._shaped(spread)
-        if return_cov:
-            mean, spread = self._each(X, lambda part: (part.mean, part.covariance_matrix))
-            return self._shaped(mean), spread.numpy()
-        return self._shaped(self._each(X, lambda part: (part.mean,))[0])
-
-    def predict_quantiles(
-        self,
-        X: Any,  # noqa: N803
-        quantiles: Any = (0.05, 0.5, 0.95),
-    ) -> Array:
-        """Return quantiles of each target alone, [n, Q] or [n, D, Q]."""
-        levels = torch.as_tensor(np.atleast_1d(np.asarray(quantiles, dtype=np.float64)))
-
-        def ask(part: Any) -> tuple[Tensor]:
-            each = [part.quantile(levels[:, None], dim) for dim in range(part.dimensions)]
-            return (torch.stack(each, 1).permute(2, 1, 0),)
-
-        return self._shaped(self._each(X, ask)[0], axis=1)
-
-    def predict_interval(self, X: Any, coverage: float = 0.9) -> Array:  # noqa: N803
-        """Return intervals that the model gives this probability, [n, 2] or [n, D, 2].
-
-        For each target alone, with equal tails; `predict_region` has calibrated ones.
-        """
-
-        def ask(part: Any) -> tuple[Tensor]:
-            ends = [part.marginal(dim).interval(coverage) for dim in range(part.dimensions)]
-            return (torch.stack([torch.cat(pair, -1) for pair in ends], 1),)
-
-        return self._shaped(self._each(X, ask)[0], axis=1)
+    # Predicting, beside what `Predictions` has.
 
     def predict_region(self, X: Any, coverage: float = 0.9) -> Region:  # noqa: N803
         """Return regions of high density that hold this share of new targets.
@@ -202,34 +147,19 @@ class MDNRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         """
         check_is_fitted(self)
         if not hasattr(self, "calibration_"):
-            expected = "a region is calibrated on rows the model was not fitted to"
+            expected = "regions are calibrated on rows the model was not fitted to"
             remedy = "Call calibrate(X, y) with such rows, or fit with calibration_fraction=0.1."
             raise ArgumentError(message("the model", "is not calibrated", expected, remedy))
         generator = Generator().manual_seed(self.seed_)
         return self.calibration_.region(self.predict_dist(X), coverage, generator=generator)
 
-    def sample(
-        self,
-        X: Any,  # noqa: N803
-        n_samples: int = 1,
-        random_state: Any = None,
-    ) -> Array:
-        """Draw targets, [S, n] or [S, n, D]."""
-        seed = int(check_random_state(random_state).randint(2**31 - 1))
-        generator = Generator().manual_seed(seed)
-        drawn = self.predict_dist(X).sample((n_samples,), generator=generator)
-        return self._shaped(drawn, axis=2)
-
     def score_samples(self, X: Any, y: Any) -> Array:  # noqa: N803
-        """Return the log density of each row of y; of its observed entries, if some are NaN."""
+        """Return the log density of each row of y; of its observed entries, where some are NaN."""
         rows = self._rows(X, y, None, reset=False)
-        parts = [
-            partial_log_prob(self._mixture(condition), target)
-            for condition, target in zip(
-                rows.condition.split(BLOCK), rows.target.split(BLOCK), strict=True
-            )
-        ]
-        return torch.cat(parts).numpy()
+        pairs = zip(rows.condition.split(BLOCK), rows.target.split(BLOCK), strict=True)
+        each = [self._densities(some).observed_log_prob(target) for some, target in pairs]
+        scores: Array = torch.cat(each).numpy()
+        return scores
 
     def plot_history(self, axes: Any = None) -> Any:
         """Draw the losses of the last fit, on given matplotlib axes or new ones."""
@@ -255,8 +185,9 @@ class MDNRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         X: Any,  # noqa: N803
         y: Any,
         sample_weight: Any,
-        keep: bool,
         settings: Settings | None,
+        *,
+        keep: bool,
     ) -> Self:
         self._check_parameters()
         rows = self._rows(X, y, sample_weight, reset=not keep).observed()
@@ -267,59 +198,167 @@ class MDNRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         settings = replace(settings or Settings(), seed=seed)
         if keep:
             network: DensityNetwork = copy.deepcopy(self.network_).float()
-            history = train(network, rows, replace(settings, start="keep"), progress=self._progress)
+            settings = replace(settings, start="keep")
+            history = train(network, rows, settings, progress=self.verbose)
         else:
             network, history = self._train(rows, settings)
         # In double precision a row has the same density in whatever batch it comes.
-        self.network_, self.history_ = network.double().eval(), history
-        self.seed_ = seed
+        self.network_, self.history_, self.seed_ = network.double().eval(), history, seed
         self.__dict__.pop("calibration_", None)
         if held_out is not None:
             self._calibrate(held_out)
         return self
 
     def _train(self, rows: Rows, settings: Settings) -> tuple[DensityNetwork, History]:
-        """Make networks and fit them; the number of components too, where it is asked for."""
+        """Make networks and train them; find the number of components, if that is asked for."""
         count: Any = self.n_components
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(settings.seed)
             if count == "auto":
-                chosen = choose_components(self._make, rows, settings, progress=self._progress)
+                chosen = choose_components(self._make, rows, settings, progress=self.verbose)
                 if self.n_members == 1:
                     return chosen.network, chosen.history
                 count = chosen.network.head.components
             members = [self._make(count) for _ in range(self.n_members)]
         network = members[0] if self.n_members == 1 else Ensemble(members)
-        return network, train(network, rows, settings, progress=self._progress)
+        return network, train(network, rows, settings, progress=self.verbose)
 
     def _make(self, components: int) -> MixtureNetwork:
         """Return a network that is not trained."""
-        encoder, targets = self.encoder_, self.n_targets_
-        options: dict[str, Any] = {"names": self.target_names_, "maps": self._maps}
+        columns, codes = self.encoder_.columns, self.encoder_.categories
+        real = all(isinstance(own, Real) for own in self.maps_)
+        options: dict[str, Any] = {
+            "names": self.target_names_,
+            "maps": None if real else self.maps_,
+        }
         if self.backbone is None:
-            network = MixtureNetwork.of(
-                encoder.columns,
-                targets,
+            return MixtureNetwork.of(
+                columns,
+                self.n_targets_,
                 components=components,
                 structure=self.covariance,
                 width=self.width,
                 depth=self.depth,
                 dropout=self.dropout,
-                categories=encoder.categories,
+                categories=codes,
                 **options,
             )
-        else:
-            backbone: Any = self.backbone(encoder.columns)
-            network = MixtureNetwork(
-                backbone,
-                HEADS[self.covariance](backbone.features, targets, components),
-                condition_columns=encoder.columns,
-                condition_codes=len(encoder.categories),
-                **options,
-            )
-        return network.to(self.device)
+        backbone: Any = self.backbone(columns)
+        head = HEADS[self.covariance](backbone.features, self.n_targets_, components)
+        return MixtureNetwork(
+            backbone, head, condition_columns=columns, condition_codes=len(codes), **options
+        )
 
     def _calibrate(self, rows: Rows) -> None:
-        parts = [self._mixture(part) for part in (rows.condition,)]
+        densities = self._densities(rows.condition)
         generator = Generator().manual_seed(self.seed_ + 1)
-        self.calibration_ = Calibration.of(parts[0], rows.target, generator=generator)
+        self.calibration_ = Calibration.of(densities, rows.target, generator=generator)
+
+    @torch.no_grad()
+    def _densities(self, condition: Tensor) -> Any:
+        return self.network_(condition)
+
+    def _condition(self, X: Any, *, reset: bool = False) -> Tensor:  # noqa: N803
+        if reset:
+            self.encoder_ = TableEncoder.fit(X, "X")
+        else:
+            check_is_fitted(self)
+        if getattr(X, "ndim", 2) == 2:
+            try:
+                validate_data(self, X, reset=reset, skip_check_array=True)
+            except ValueError as error:
+                fitted = self.encoder_.feature_names or f"{self.encoder_.n_features} columns"
+                told = f"{str(error).rstrip()} Pass what the model was fitted on: {fitted}."
+                raise ShapeError(told) from None
+        return self.encoder_.encode(X, "X")
+
+    def _rows(self, X: Any, y: Any, sample_weight: Any, *, reset: bool) -> Rows:  # noqa: N803
+        """Return checked rows, X encoded."""
+        if y is None:
+            came = "requires y to be passed, but the target y is None"
+            raise ArgumentError(f"{type(self).__name__} {came}. Pass the targets.")
+        condition = self._condition(X, reset=reset)
+        target = TargetColumns.of(y, "y", observed=reset)
+        if reset:
+            self.n_targets_, self.flat_ = target.values.shape[1], target.flat
+            self.target_names_ = target.names
+            self.maps_ = self._choose_maps(target.values)
+        else:
+            self._check_targets(target)
+        return Rows.of(condition, target.values, sample_weight, names=("X", "y", "sample_weight"))
+
+    def _check_targets(self, target: TargetColumns) -> None:
+        """Refuse targets that are not those of the fit."""
+        count, names = target.values.shape[1], target.names
+        ours = f"{self.n_targets_} target(s)"
+        if self.target_names_ is not None:
+            ours += f" ({', '.join(self.target_names_)})"
+        remedy = "Pass those columns in that order, or fit again."
+        if count != self.n_targets_:
+            came, expected = f"has {count} column(s)", f"the model was fitted on {ours}"
+            raise ShapeError(message("y", came, expected, remedy))
+        if names is not None and self.target_names_ is not None and names != self.target_names_:
+            came, expected = f"has columns {', '.join(names)}", f"the model was fitted on {ours}"
+            raise DimensionError(message("y", came, expected, remedy))
+
+    def _choose_maps(self, target: Tensor) -> tuple[Map, ...]:
+        """Return the map of each target, from what was asked for or from the data."""
+        spec, labels = self.target_transform, self.target_names_ or range(self.n_targets_)
+        if isinstance(spec, Mapping):
+            for name in spec:
+                if name not in labels:
+                    came, expected = f"has {name!r}", f"the targets are {list(labels)}"
+                    raise DimensionError(message("target_transform", came, expected, "Use these."))
+            specs = [spec.get(name) for name in labels]
+        elif isinstance(spec, list):
+            specs = spec
+        else:
+            specs = [spec] * self.n_targets_
+        if len(specs) != self.n_targets_:
+            came, expected = f"has {len(specs)} entries", f"y has {self.n_targets_} column(s)"
+            raise ShapeError(message("target_transform", came, expected, "Pass one for each."))
+        maps = [
+            map_choice.propose(column)
+            if given == "auto"
+            else map_choice.resolve("real" if given is None else given, "target_transform")
+            for given, column in zip(specs, target.unbind(1), strict=True)
+        ]
+        if "auto" in specs:
+            told = ", ".join(f"{name!r}: {own}" for name, own in zip(labels, maps, strict=True))
+            warnings.warn(
+                f"target_transform: 'auto' chose {{{told}}}. Pass these to be sure of them.",
+                stacklevel=5,
+            )
+        return tuple(maps)
+
+    def _check_parameters(self) -> None:
+        """Refuse parameters that nothing else checks."""
+        whole = (int, np.integer)
+        count = self.n_components
+        for name, fits, expected in (
+            (
+                "n_components",
+                count == "auto" or (isinstance(count, whole) and int(count) >= 1),
+                'a number from 1 or "auto" was expected',
+            ),
+            (
+                "n_members",
+                isinstance(self.n_members, whole) and self.n_members >= 1,
+                "a number from 1 was expected",
+            ),
+            ("covariance", self.covariance in HEADS, f"one of {', '.join(HEADS)} was expected"),
+            (
+                "calibration_fraction",
+                isinstance(self.calibration_fraction, float | int)
+                and 0 <= self.calibration_fraction < 1,
+                "a share from 0 to below 1 was expected",
+            ),
+            (
+                "settings",
+                self.settings is None or isinstance(self.settings, Settings),
+                "condens.training.Settings was expected",
+            ),
+        ):
+            if not fits:
+                came = f"is {getattr(self, name)!r}"
+                raise ArgumentError(message(name, came, expected, "Change it."))

@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from condens.errors import ArgumentError, NotFiniteError, ShapeError, message
+from condens.errors import ArgumentError, KindError, NotFiniteError, ShapeError, message
 
 Doubles = NDArray[np.float64]
 
@@ -21,14 +21,17 @@ _ADVICE: tuple[tuple[tuple[type, ...], str], ...] = (
         (datetime.date, datetime.time, datetime.timedelta, np.datetime64, np.timedelta64),
         "Derive numbers such as the year, the day of the year, or seconds since an origin.",
     ),
-    ((complex, np.complexfloating), "Pass the real and the imaginary part as two columns."),
+    (
+        (complex, np.complexfloating),
+        "Complex data not supported: pass the real and the imaginary part as two columns.",
+    ),
     (
         (str, bytes),
         "Encode it as numbers, or, in a condition, pass a DataFrame: its columns of text are "
         "categories.",
     ),
 )
-_OTHER = "Make every cell one number, or text in a column of a DataFrame."
+_OTHER = "The argument must be a table with a string (in a DataFrame) or a number in every cell."
 
 
 def as_doubles(values: Any, name: str) -> Doubles:
@@ -104,14 +107,15 @@ def refuse_infinite(numbers: Doubles, labels: list[str], name: str) -> None:
 def unusable(
     name: str, came: object, kind: type, where: str = "", expected: str = NUMBERS_EXPECTED
 ) -> ArgumentError:
-    """Return the error for cells of a kind that are no numbers, with advice for that kind."""
+    """Return the error for cells of a kind that are no numbers, with advice for that kind.
+
+    Where scikit-learn has words of its own for a case, users know and look for these.
+    """
     remedy = next((advice for kinds, advice in _ADVICE if issubclass(kind, kinds)), _OTHER)
-    return ArgumentError(message(name, f"holds {came}{where}", expected, remedy))
+    return KindError(message(name, f"holds {came}{where}", expected, remedy))
 
 
 def sparse(name: str, came: str, remedy: str, where: str = "") -> ArgumentError:
     """Return the error for what stores its nonzero entries alone."""
-    expected = "a dense table was expected"
-    return ArgumentError(
-        message(name, f"holds {came}{where}", expected, f"Convert it by {remedy}.")
-    )
+    expected = "a dense table was expected, not a sparse one"
+    return KindError(message(name, f"holds {came}{where}", expected, f"Convert it by {remedy}."))

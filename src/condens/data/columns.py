@@ -32,8 +32,10 @@ class Table(NamedTuple):
         made = cls._of_frame(table, name) if is_frame(table) else cls._of_array(table, name)
         rows, columns = len(made.numbers), len(made.labels)
         if not rows or not columns:
-            came, expected = f"has shape [{rows}, {columns}]", "a row and a column are needed"
-            raise ShapeError(message(name, came, expected, "Pass some data."))
+            empty = "0 feature(s)" if rows else "0 sample(s)"
+            # The words of scikit-learn, which users know and look for.
+            came = f"has {empty} (shape=({rows}, {columns})) while a minimum of 1 is required"
+            raise ShapeError(f"{name} {came}. Pass some data.")
         refuse_infinite(made.numbers, [made.labels[place] for place in made.places], name)
         return made
 
@@ -51,7 +53,7 @@ class Table(NamedTuple):
         matrix = as_doubles(table, name)
         if matrix.ndim != 2:
             came, expected = f"has shape {list(matrix.shape)}", "[rows, columns] was expected"
-            # The words of scikit-learn, which users know and look for.
+            # Scikit-learn's words again.
             remedy = (
                 "Reshape your data either using array.reshape(-1, 1) if your data has a single "
                 "feature or array.reshape(1, -1) if it contains a single sample."

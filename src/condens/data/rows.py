@@ -27,9 +27,20 @@ class Rows(NamedTuple):
     weights: Tensor | None = None
 
     @classmethod
-    def of(cls, condition: Any, target: Any, weights: Any = None) -> "Rows":
-        """Return checked rows from tensors, arrays or lists; a flat target is one column."""
-        condition, target = _tensor(condition, "condition"), _tensor(target, "target")
+    def of(
+        cls,
+        condition: Any,
+        target: Any,
+        weights: Any = None,
+        *,
+        names: tuple[str, str, str] = ("condition", "target", "weights"),
+    ) -> "Rows":
+        """Return checked rows from tensors, arrays or lists; a flat target is one column.
+
+        `names` is what the errors call them.
+        """
+        first, second, third = names
+        condition, target = _tensor(condition, first), _tensor(target, second)
         if condition.dim() == 1:
             condition = condition.unsqueeze(1)
         if target.dim() == 1:
@@ -38,15 +49,15 @@ class Rows(NamedTuple):
             target = target.double()
         if target.dim() != 2:
             came, expected = f"has shape {list(target.shape)}", "[rows, targets] was expected"
-            raise ShapeError(message("target", came, expected, "Pass one column for each target."))
+            raise ShapeError(message(second, came, expected, "Pass one column for each target."))
         if len(condition) != len(target):
-            came, expected = f"has {len(target)} rows", f"condition has {len(condition)}"
-            raise ShapeError(message("target", came, expected, "Pass one row for each."))
+            came, expected = f"has {len(target)} rows", f"{first} has {len(condition)}"
+            raise ShapeError(message(second, came, expected, "Pass one row for each."))
         if not len(target):
             came, expected = "has no rows", "at least one is needed"
-            raise ShapeError(message("target", came, expected, "Pass some data."))
-        _check_finite(condition, target)
-        return cls(condition, target, None if weights is None else _weights(weights, target))
+            raise ShapeError(message(second, came, expected, "Pass some data."))
+        _check_finite(condition, target, names)
+        return cls(condition, target, None if weights is None else _weights(weights, target, third))
 
     @classmethod
     def given(cls, data: Any, name: str = "data") -> "Rows":
@@ -113,28 +124,28 @@ def _no_numbers(name: str, dtype: object) -> ArgumentError:
     return ArgumentError(message(name, came, expected, "Encode text and dates as numbers."))
 
 
-def _weights(values: Any, target: Tensor) -> Tensor:
-    weights = _tensor(values, "weights").to(target.device, torch.float64)
+def _weights(values: Any, target: Tensor, name: str) -> Tensor:
+    weights = _tensor(values, name).to(target.device, torch.float64)
     if weights.shape != (len(target),):
         came, expected = f"has shape {list(weights.shape)}", f"there are {len(target)} rows"
-        raise ShapeError(message("weights", came, expected, "Pass one weight a row."))
+        raise ShapeError(message(name, came, expected, "Pass one weight a row."))
     if not bool((weights.isfinite() & (weights >= 0)).all()):
         row = int((~(weights.isfinite() & (weights >= 0))).nonzero()[0])
         came = f"is {weights[row]:g} in row {row}"
         expected = "finite numbers that are not negative were expected"
-        raise NotFiniteError(message("weights", came, expected, "Use zero to leave a row out."))
+        raise NotFiniteError(message(name, came, expected, "Use zero to leave a row out."))
     return weights
 
 
-def _check_finite(condition: Tensor, target: Tensor) -> None:
+def _check_finite(condition: Tensor, target: Tensor, names: tuple[str, str, str]) -> None:
     for name, values, bad, remedy in (
         (
-            "condition",
+            names[0],
             condition,
             ~condition.isfinite(),
             "Drop such rows, or fill the entries and add a column that tells which were filled.",
         ),
-        ("target", target, target.isinf(), "Drop the row, or mark the entry missing with NaN."),
+        (names[1], target, target.isinf(), "Drop the row, or mark the entry missing with NaN."),
     ):
         if bool(bad.any()):
             place = [int(i) for i in bad.nonzero()[0]]

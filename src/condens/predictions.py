@@ -1,0 +1,112 @@
+"""What a fitted model answers, as arrays: everything is asked of its densities."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from sklearn.utils import check_random_state
+from torch import Generator, Tensor
+
+from condens.errors import ArgumentError, message
+
+Array = NDArray[np.float64]
+
+# Rows whose densities exist at a time where only numbers taken from them are asked for.
+BLOCK = 5000
+
+
+class Predictions(ABC):
+    """Predictions of a model that maps rows to densities.
+
+    y may have been one column without an axis of its own; then no answer has that axis.
+    """
+
+    flat_: bool
+
+    @abstractmethod
+    def _condition(self, X: Any) -> Tensor:  # noqa: N803
+        """Return rows as the network reads them [n, C]."""
+
+    @abstractmethod
+    def _densities(self, condition: Tensor) -> Any:
+        """Return a batch of densities in y's own units, in double precision on the CPU."""
+
+    def predict_dist(self, X: Any) -> Any:  # noqa: N803
+        """Return the joint densities of the targets, a batch of n, in y's own units.
+
+        A `GaussianMixture`; a `LowRankMixture` for the covariance `low_rank`, and a
+        `TransformedMixture` where targets are transformed.
+        """
+        return self._densities(self._condition(X))
+
+    def predict(
+        self,
+        X: Any,  # noqa: N803
+        return_std: bool = False,
+        return_cov: bool = False,
+    ) -> Array | tuple[Array, Array]:
+        """Return the means, [n] or [n, D] as y was.
+
+        With `return_std` the standard deviations too, of the same shape; with `return_cov`
+        the covariances of each row's targets, [n, D, D].
+        """
+        if return_std and return_cov:
+            came, expected = "are both true", "one of them was expected"
+            remedy = "The diagonal of the covariance holds the squares of the deviations."
+            raise ArgumentError(message("return_std and return_cov", came, expected, remedy))
+        mean = self._each(X, lambda part: part.mean, 1)
+        if return_std:
+            return mean, self._each(X, lambda part: part.stddev, 1)
+        if return_cov:
+            return mean, self._each(X, lambda part: part.covariance_matrix)
+        return mean
+
+    def predict_quantiles(
+        self,
+        X: Any,  # noqa: N803
+        quantiles: Any = (0.05, 0.5, 0.95),
+    ) -> Array:
+        """Return quantiles of each target alone, [n, Q] or [n, D, Q]."""
+        levels = torch.as_tensor(np.array(quantiles, dtype=np.float64, ndmin=1))[:, None]
+
+        def ask(part: Any) -> Tensor:
+            each = [part.quantile(levels, dim) for dim in range(part.dimensions)]
+            return torch.stack(each).permute(2, 0, 1)
+
+        return self._each(X, ask, 1)
+
+    def predict_interval(self, X: Any, coverage: float = 0.9) -> Array:  # noqa: N803
+        """Return intervals that the model gives this probability, [n, 2] or [n, D, 2].
+
+        For each target alone, with equal tails; `predict_region` has calibrated ones.
+        """
+
+        def ask(part: Any) -> Tensor:
+            ends = [part.marginal(dim).interval(coverage) for dim in range(part.dimensions)]
+            return torch.stack([torch.cat(pair, -1) for pair in ends], 1)
+
+        return self._each(X, ask, 1)
+
+    def sample(
+        self,
+        X: Any,  # noqa: N803
+        n_samples: int = 1,
+        random_state: Any = None,
+    ) -> Array:
+        """Draw targets, [S, n] or [S, n, D]."""
+        seed = int(check_random_state(random_state).randint(2**31 - 1))
+        drawn = self.predict_dist(X).sample((n_samples,), generator=Generator().manual_seed(seed))
+        return self._shaped(drawn, 2)
+
+    def _each(self, X: Any, ask: Callable[[Any], Tensor], axis: int | None = None) -> Array:  # noqa: N803
+        """Ask the densities of some rows at a time; `axis` is that of the targets."""
+        parts = [ask(self._densities(some)) for some in self._condition(X).split(BLOCK)]
+        return self._shaped(torch.cat(parts), axis)
+
+    def _shaped(self, answer: Tensor, axis: int | None) -> Array:
+        flat = self.flat_ and axis is not None
+        array: Array = (answer.squeeze(axis) if flat and axis is not None else answer).numpy()
+        return array
