@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Protocol, Self, runtime_checkable
 
 from torch import Tensor
 
-from condens.errors import ArgumentError, message
+from condens.errors import ArgumentError, CondensError, message
 from condens.nn import DensityNetwork
 from condens.persistence.container import read, write
 from condens.persistence.faults import damaged, naming, short
@@ -98,7 +98,13 @@ def load(path: str | os.PathLike[str], *, backbone: Backbone | None = None) -> A
             known = ", ".join(("network", *_STORABLE))
             came, expected = f"is {short(kind)}", f"this condens knows {known}"
             raise damaged("its kind", came, expected, "Upgrade condens.")
-        return _class_of(kind).from_document(document, tensors, backbone=backbone)
+        try:
+            return _class_of(kind).from_document(document, tensors, backbone=backbone)
+        except CondensError:
+            raise
+        except Exception as error:  # a document may be wrong in any way
+            came = f"cannot be that of a {kind} ({type(error).__name__}: {error})"
+            raise damaged("its document", came, "one that condens saved was expected") from error
 
 
 def _class_of(kind: str) -> type[Storable]:
