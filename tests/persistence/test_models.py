@@ -377,6 +377,13 @@ class TestBackbone:
             with pytest.raises(ModelFileError, match=text):
                 load(tmp_path / "model", backbone=backbone)
 
+    def test_that_shares_what_the_saved_one_does_not(self, tmp_path):
+        backbone = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))
+        save(MixtureNetwork(backbone, FullHead(3, 2)), tmp_path / "model")
+        shared = nn.Sequential(*[nn.Linear(3, 3)] * 2)
+        with pytest.raises(ModelFileError, match="has a value of its own, but the given backbone"):
+            load(tmp_path / "model", backbone=shared)
+
 
 class TestOtherKinds:
     def test_come_back_through_the_table(self, tmp_path, monkeypatch):

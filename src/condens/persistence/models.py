@@ -10,7 +10,7 @@ from torch import Tensor
 from condens.errors import ArgumentError, CondensError, message
 from condens.nn import DensityNetwork
 from condens.persistence.container import read, write
-from condens.persistence.faults import damaged, naming, short
+from condens.persistence.faults import damaged, naming, reason, short
 from condens.persistence.networks import Backbone, network_document, network_from
 
 # Where the models of a kind live that this layer cannot import: module and class, a `Storable`.
@@ -103,7 +103,7 @@ def load(path: str | os.PathLike[str], *, backbone: Backbone | None = None) -> A
         except CondensError:
             raise
         except Exception as error:  # a document may be wrong in any way
-            came = f"cannot be that of a {kind} ({type(error).__name__}: {error})"
+            came = f"cannot be that of a {kind} ({reason(error)})"
             raise damaged("its document", came, "one that condens saved was expected") from error
 
 

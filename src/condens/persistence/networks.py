@@ -16,7 +16,7 @@ from condens.dimensions import check_names
 from condens.errors import ArgumentError, message
 from condens.nn import HEADS, DensityNetwork, Ensemble, MixtureNetwork, Standardiser
 from condens.nn.backbone import BACKBONES
-from condens.persistence.faults import damaged, short
+from condens.persistence.faults import damaged, reason, short
 from condens.persistence.header import canonical
 
 Backbone = nn.Module | Callable[[], nn.Module]
@@ -76,6 +76,7 @@ def network_from(
     network.load_state_dict({name: own[name] for name in network.state_dict()}, assign=True)
     for place, module in custom.items():
         module.load_state_dict(_below(place, own))
+        _check_taken(place, module, own)
         network.set_submodule(place, module)
     fault = _bad_scale(network)
     if fault is not None:
@@ -154,7 +155,7 @@ def _checked(document: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Dens
         network = _build(document)
         again = canonical(_describe(network))
     except Exception as error:  # a constructor may refuse wrong values in any way
-        came = f"cannot be built ({type(error).__name__}: {error})"
+        came = f"cannot be built ({reason(error)})"
         raise damaged("its architecture", came, "one that condens knows was expected") from error
     if again != canonical(document):
         came = f"is {short(canonical(document))}"
@@ -210,6 +211,15 @@ def _instance(backbone: Backbone | None) -> nn.Module:
         remedy = "Pass a module, or a function without arguments that returns one."
         raise ArgumentError(message("backbone", came, expected, remedy))
     return made
+
+
+def _check_taken(place: str, module: nn.Module, tensors: Mapping[str, Tensor]) -> None:
+    # Two names of one tensor in the module can be two tensors in the file.
+    for name, tensor in module.state_dict(prefix=f"{place}.").items():
+        if not torch.equal(tensor, tensors[name]):
+            expected = "the given backbone keeps another value for it"
+            remedy = "Pass a backbone that shares tensors only as the one that was saved does."
+            raise damaged(f"tensor {short(name)}", "has a value of its own", expected, remedy)
 
 
 def _below(place: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
