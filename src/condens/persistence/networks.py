@@ -86,11 +86,11 @@ def network_from(
 
 def _describe(network: nn.Module) -> dict[str, Any]:
     """Return the document of a network; `_build` reads what this writes."""
-    if isinstance(network, Ensemble) and type(network) is Ensemble:
+    if type(network) is Ensemble:
         members = [_describe(member) for member in network.networks]
         return {"kind": "ensemble", "members": members, "names": _listed(network.names)}
     # A class derived from these may compute something else.
-    if not isinstance(network, MixtureNetwork) or type(network) is not MixtureNetwork:
+    if type(network) is not MixtureNetwork:
         raise _unknown("model", network, "a MixtureNetwork or an Ensemble was expected")
     head, scaling = network.head, network.condition_scaling
     if HEADS.get(head.structure) is not type(head):
