@@ -32,6 +32,10 @@ LAYERS = {
     "data": (4, {"torch", "numpy"}),
     "training": (4, {"torch", "safetensors", "matplotlib"}),
     "persistence": (5, {"torch", "safetensors"}),
+    "regressor_file": (5, {"torch", "numpy"}),
+    "predictions": (5, {"torch", "numpy", "sklearn"}),
+    "estimator": (5, {"torch", "numpy", "sklearn"}),
+    "scorers": (5, {"torch", "numpy", "sklearn"}),
     "__init__": (9, set()),
 }
 

@@ -11,6 +11,8 @@
 tensor([1.5000, 1.5000])
 """
 
+from typing import Any
+
 from condens import errors, functional
 from condens._version import __version__
 from condens.distribution import GaussianMixture

@@ -8,6 +8,7 @@ scores are equal (Vovk et al. 2005; for highest-density regions Izbicki et al. 2
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -66,11 +67,11 @@ class Calibration:
     Args:
         ranks: [m], how many of `DRAWS` draws had a higher density than the target; where all
             had, the distance in log density from the lowest of them is added.
-        levels: [m, D], |F(target) − ½| of each target alone; NaN where it was not observed.
+        levels: [m] for each target alone, |F(target) − ½| where it was observed.
     """
 
-    def __init__(self, ranks: Tensor, levels: Tensor) -> None:
-        self.ranks, self.levels = ranks, levels
+    def __init__(self, ranks: Tensor, levels: Sequence[Tensor]) -> None:
+        self.ranks, self.levels = ranks, tuple(levels)
 
     @classmethod
     @torch.no_grad()
@@ -85,12 +86,12 @@ class Calibration:
             _rank(levels, part.log_prob(target[rows]))
             for rows, part, levels in _draws(mixture, whole, generator)
         ]
-        probabilities = torch.full_like(target, math.nan)
+        levels = []
         for dim in range(mixture.dimensions):
             seen = (~target[:, dim].isnan()).nonzero().flatten()
             alone: Any = mixture[seen].marginal(dim)
-            probabilities[seen, dim] = alone.cdf(target[seen, dim, None]).double()
-        return cls(torch.cat([*ranks, target[:0, 0]]), (probabilities - 0.5).abs())
+            levels.append((alone.cdf(target[seen, dim, None]).double() - 0.5).abs())
+        return cls(torch.cat([*ranks, target[:0, 0]]), levels)
 
     @torch.no_grad()
     def region(
@@ -102,8 +103,8 @@ class Calibration:
         rows = torch.arange(len(mixture))
         threshold = [_ranked(levels, rank) for _, _, levels in _draws(mixture, rows, generator)]
         ends = [
-            _interval(mixture.marginal(dim), _conformal(column[~column.isnan()], coverage))
-            for dim, column in enumerate(self.levels.unbind(-1))
+            _interval(mixture.marginal(dim), _conformal(levels, coverage))
+            for dim, levels in enumerate(self.levels)
         ]
         lower, upper = (torch.cat(side, -1) for side in zip(*ends, strict=True))
         return Region(mixture, torch.cat(threshold), lower, upper, coverage)

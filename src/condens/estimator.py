@@ -14,10 +14,10 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Generator, Tensor, nn
 
-from condens import map_choice
+from condens import map_choice, persistence, regressor_file
 from condens.conformal import Calibration, Region
 from condens.data import Rows, TableEncoder, TargetColumns
-from condens.errors import ArgumentError, DimensionError, ShapeError, message
+from condens.errors import ArgumentError, DimensionError, ModelFileError, ShapeError, message
 from condens.maps import Map, Real
 from condens.nn import HEADS, DensityNetwork, Ensemble, MixtureNetwork
 from condens.predictions import BLOCK, Array, Predictions
@@ -165,6 +165,40 @@ class MDNRegressor(Predictions, RegressorMixin, BaseEstimator):  # type: ignore[
         """Draw the losses of the last fit, on given matplotlib axes or new ones."""
         check_is_fitted(self)
         return self.history_.plot(axes)
+
+    # Model files.
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Save the fitted model to one file that holds no code; see `condens.persistence`."""
+        check_is_fitted(self)
+        persistence.save(self, path)
+
+    @classmethod
+    def load(
+        cls,
+        path: str | os.PathLike[str],
+        *,
+        backbone: Callable[[int], nn.Module] | None = None,
+    ) -> Self:
+        """Return the model of a file; `backbone` makes the one it was fitted with, if it was."""
+        model = persistence.load(path, backbone=backbone)
+        if not isinstance(model, cls):
+            came, expected = f"holds a {type(model).__name__}", f"a {cls.__name__} was expected"
+            remedy = "Open it with condens.persistence.load."
+            raise ModelFileError(message(str(path), came, expected, remedy))
+        return model
+
+    def to_document(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
+        """Return what a model file holds."""
+        return regressor_file.to_document(self)
+
+    @classmethod
+    def from_document(
+        cls, document: dict[str, Any], tensors: dict[str, Tensor], *, backbone: Any = None
+    ) -> Self:
+        """Return the model of a file's contents."""
+        model: Self = regressor_file.from_document(cls, document, tensors, backbone)
+        return model
 
     # Scikit-learn's contract.
 

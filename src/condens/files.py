@@ -20,8 +20,9 @@ def write_whole(path: Path, data: bytes, *, beside: Path) -> None:
     """
     try:
         with beside.open("wb") as file:
-            if path.exists():
-                shutil.copymode(path, beside)  # a file kept private stays private
+            # A file kept private stays private, where files have permissions of their own.
+            with suppress(OSError):
+                shutil.copymode(path, beside)
             file.write(data)
             file.flush()
             os.fsync(file.fileno())

@@ -30,7 +30,7 @@ class Scorer:
 
     def __init__(self, name: str, scores: Scores) -> None:
         self.name, self.scores = name, scores
-        self._request = MetadataRequest(owner=name)  # type: ignore[no-untyped-call]
+        self._request = MetadataRequest(owner=name)
 
     def __call__(
         self,
@@ -50,7 +50,7 @@ class Scorer:
 
     def get_metadata_routing(self) -> Any:
         """Return what the scorer asks for."""
-        return get_routing_for_object(self._request)  # type: ignore[no-untyped-call]
+        return get_routing_for_object(self._request)
 
     def __repr__(self) -> str:
         return self.name

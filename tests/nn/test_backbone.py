@@ -56,6 +56,22 @@ def test_dropout_acts_in_training_alone_and_on_blocks_alone():
     assert torch.equal(network.eval()(x), network(x))
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"width": 128, "depth": 2, "activation": "silu", "normalise": False, "dropout": 0.0},
+        {"width": 5, "depth": 3, "activation": "tanh", "normalise": True, "dropout": 0.25},
+    ],
+)
+def test_the_configuration_makes_another_like_it(options):
+    network = MLP(3, **options)
+    assert network.configuration() == {"inputs": 3, **options}
+    again = MLP(**network.configuration())
+    assert repr(again) == repr(network)
+    network.configuration()["width"] = 7
+    assert network.configuration()["width"] == options["width"]
+
+
 def test_unknown_activation_is_named():
     with pytest.raises(ArgumentError) as raised:
         MLP(3, activation="swish")

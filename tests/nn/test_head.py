@@ -136,6 +136,7 @@ def test_partial_density_is_what_layer_1_says():
 @pytest.mark.parametrize(
     ("options", "text"),
     [
+        ({"features": 0}, "features is 0, but at least 1 was expected. Change it."),
         ({"components": 0}, "components is 0, but at least 1 was expected. Change it."),
         ({"dimensions": 0}, "dimensions is 0, but at least 1 was expected. Change it."),
         ({"floor": -1e-3}, "floor is -0.001, but at least 0 was expected. Change it."),
@@ -144,5 +145,17 @@ def test_partial_density_is_what_layer_1_says():
 )
 def test_impossible_options_are_named(structure, options, text):
     with pytest.raises(ArgumentError) as raised:
-        HEADS[structure](4, **{"dimensions": 2, **options})
+        HEADS[structure](**{"features": 4, "dimensions": 2, **options})
     assert str(raised.value) == text
+
+
+@pytest.mark.parametrize("structure", HEADS)
+def test_the_configuration_makes_another_like_it(structure):
+    options = {"rank": 3} if structure == "low_rank" else {}
+    options |= {"features": 4, "dimensions": 2, "components": 7, "floor": 0.25}
+    head = HEADS[structure](**options)
+    assert head.configuration() == options
+    again = HEADS[structure](**head.configuration())
+    again.load_state_dict(head.state_dict())
+    features = torch.randn(5, 4)
+    assert torch.equal(again(features).covariance_matrix, head(features).covariance_matrix)

@@ -24,6 +24,11 @@ def short(value: object) -> str:
     return reprlib.repr(value)
 
 
+def reason(error: BaseException) -> str:
+    """Return what an error says, cut to what a message can hold."""
+    return f"{type(error).__name__}: {str(error)[:200]}"
+
+
 @contextmanager
 def naming(path: str | os.PathLike[str]) -> Iterator[None]:
     """Put the file before the message of every fault found in it."""

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from condens.persistence.faults import damaged, short
+from condens.persistence.faults import damaged, reason, short
 
 DTYPES = {
     "F64": torch.float64,
@@ -51,8 +51,7 @@ def parse(what: str, text: str | bytes) -> dict[str, Any]:
     try:
         value = json.loads(text, object_pairs_hook=_unique, parse_constant=_refused)
     except (ValueError, RecursionError) as error:
-        came = f"cannot be read ({type(error).__name__}: {short(str(error))})"
-        raise damaged(what, came, "JSON was expected") from error
+        raise damaged(what, f"cannot be read ({reason(error)})", "JSON was expected") from error
     if not isinstance(value, dict):
         raise damaged(what, f"is {type(value).__name__}", "a JSON object was expected")
     check_depth(what, value)

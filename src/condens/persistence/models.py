@@ -7,10 +7,10 @@ from typing import Any, ClassVar, Protocol, Self, runtime_checkable
 
 from torch import Tensor
 
-from condens.errors import ArgumentError, message
+from condens.errors import ArgumentError, CondensError, message
 from condens.nn import DensityNetwork
 from condens.persistence.container import read, write
-from condens.persistence.faults import damaged, naming, short
+from condens.persistence.faults import damaged, naming, reason, short
 from condens.persistence.networks import Backbone, network_document, network_from
 
 # Where the models of a kind live that this layer cannot import: module and class, a `Storable`.
@@ -84,7 +84,8 @@ def load(path: str | os.PathLike[str], *, backbone: Backbone | None = None) -> A
     Args:
         path: of the file.
         backbone: for a backbone that condens does not know: one like it, which is copied, or a
-            function without arguments that makes one.
+            function without arguments that makes one; for an estimator, the function that its
+            parameter `backbone` was.
     """
     document, tensors = read(path)
     with naming(path):
@@ -98,7 +99,13 @@ def load(path: str | os.PathLike[str], *, backbone: Backbone | None = None) -> A
             known = ", ".join(("network", *_STORABLE))
             came, expected = f"is {short(kind)}", f"this condens knows {known}"
             raise damaged("its kind", came, expected, "Upgrade condens.")
-        return _class_of(kind).from_document(document, tensors, backbone=backbone)
+        try:
+            return _class_of(kind).from_document(document, tensors, backbone=backbone)
+        except CondensError:
+            raise
+        except Exception as error:  # a document may be wrong in any way
+            came = f"cannot be that of a {kind} ({reason(error)})"
+            raise damaged("its document", came, "one that condens saved was expected") from error
 
 
 def _class_of(kind: str) -> type[Storable]:

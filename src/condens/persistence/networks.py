@@ -17,10 +17,10 @@ from condens.errors import ArgumentError, message
 from condens.maps import Map, map_from_dict
 from condens.nn import HEADS, DensityNetwork, Ensemble, MixtureNetwork, Standardiser
 from condens.nn.backbones import BACKBONES
-from condens.persistence.faults import damaged, short
+from condens.persistence.faults import damaged, reason, short
 from condens.persistence.header import canonical
 
-Backbone = nn.Module | Callable[[], nn.Module]
+Backbone = nn.Module | Callable[..., nn.Module]
 
 _DTYPES = {
     str(dtype).removeprefix("torch."): dtype
@@ -77,6 +77,7 @@ def network_from(
     network.load_state_dict({name: own[name] for name in network.state_dict()}, assign=True)
     for place, module in custom.items():
         module.load_state_dict(_below(place, own))
+        _check_taken(place, module, own)
         network.set_submodule(place, module)
     fault = _bad_scale(network)
     if fault is not None:
@@ -86,11 +87,11 @@ def network_from(
 
 def _describe(network: nn.Module) -> dict[str, Any]:
     """Return the document of a network; `_build` reads what this writes."""
-    if isinstance(network, Ensemble) and type(network) is Ensemble:
+    if type(network) is Ensemble:
         members = [_describe(member) for member in network.networks]
         return {"kind": "ensemble", "members": members, "names": _listed(network.names)}
     # A class derived from these may compute something else.
-    if not isinstance(network, MixtureNetwork) or type(network) is not MixtureNetwork:
+    if type(network) is not MixtureNetwork:
         raise _unknown("model", network, "a MixtureNetwork or an Ensemble was expected")
     head, scaling = network.head, network.condition_scaling
     if HEADS.get(head.structure) is not type(head):
@@ -163,7 +164,7 @@ def _checked(document: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Dens
         network = _build(document)
         again = canonical(_describe(network))
     except Exception as error:  # a constructor may refuse wrong values in any way
-        came = f"cannot be built ({type(error).__name__}: {error})"
+        came = f"cannot be built ({reason(error)})"
         raise damaged("its architecture", came, "one that condens knows was expected") from error
     if again != canonical(document):
         came = f"is {short(canonical(document))}"
@@ -219,6 +220,15 @@ def _instance(backbone: Backbone | None) -> nn.Module:
         remedy = "Pass a module, or a function without arguments that returns one."
         raise ArgumentError(message("backbone", came, expected, remedy))
     return made
+
+
+def _check_taken(place: str, module: nn.Module, tensors: Mapping[str, Tensor]) -> None:
+    # Two names of one tensor in the module can be two tensors in the file.
+    for name, tensor in module.state_dict(prefix=f"{place}.").items():
+        if not torch.equal(tensor, tensors[name]):
+            expected = "the given backbone keeps another value for it"
+            remedy = "Pass a backbone that shares tensors only as the one that was saved does."
+            raise damaged(f"tensor {short(name)}", "has a value of its own", expected, remedy)
 
 
 def _below(place: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -1,0 +1,202 @@
+"""What a model file holds of an `MDNRegressor`, and the regressor back from it."""
+
+import copy
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from condens.conformal import Calibration
+from condens.data import TableEncoder
+from condens.errors import CondensError, ModelFileError, message
+from condens.maps import map_from_dict
+from condens.nn import DensityNetwork
+from condens.persistence import network_document, network_from
+from condens.training import Epoch, History, Settings
+
+Document = dict[str, Any]
+
+# Parameters of the constructor that JSON can hold as they are.
+_PLAIN = (
+    "covariance",
+    "depth",
+    "dropout",
+    "n_components",
+    "n_members",
+    "calibration_fraction",
+    "random_state",
+    "verbose",
+    "warm_start",
+    "width",
+)
+_FIELDS = {
+    "encoder",
+    "flat",
+    "history",
+    "kind",
+    "maps",
+    "network",
+    "parameters",
+    "seed",
+    "training",
+}
+_FIELDS |= {"settings"}
+_LARGEST = torch.finfo(torch.float64).max
+
+
+def to_document(model: Any) -> tuple[Document, dict[str, Tensor]]:
+    """Return what JSON can hold of a fitted regressor, and tensors."""
+    network = _shortest(model.network_)
+    settings = model.settings
+    document = {
+        "encoder": model.encoder_.as_dict(),
+        "flat": model.flat_,
+        "history": _spelt(model.history_.as_dict()),
+        "maps": [own.as_dict() for own in model.maps_],
+        "network": network_document(network),
+        "parameters": {name: _plain(getattr(model, name)) for name in _PLAIN},
+        "seed": model.seed_,
+        "settings": None if settings is None else settings.as_dict(),
+    }
+    tensors = network.state_dict(prefix="network.")
+    calibration = getattr(model, "calibration_", None)
+    if calibration is not None:
+        # A file holds finite numbers only.
+        tensors["calibration.ranks"] = calibration.ranks.clamp(max=_LARGEST)
+        for dim, levels in enumerate(calibration.levels):
+            tensors[f"calibration.levels.{dim}"] = levels
+    return document, tensors
+
+
+def from_document(
+    make: Callable[..., Any],
+    document: Mapping[str, Any],
+    tensors: Mapping[str, Tensor],
+    backbone: Callable[[int], nn.Module] | None,
+) -> Any:
+    """Return the regressor; raise `ModelFileError` where the document makes none."""
+    given = {key: value for key, value in document.items() if key not in ("kind", "training")}
+    if given.keys() != _FIELDS:
+        raise _damaged(f"has {sorted(document)}", f"{sorted(_FIELDS)} were expected")
+    try:
+        model = _model(make, document, tensors, backbone)
+    except ModelFileError:
+        raise
+    except (CondensError, AttributeError, KeyError, TypeError, ValueError, OverflowError) as error:
+        came = f"makes no model ({type(error).__name__}: {error})"
+        raise _damaged(came, "what was saved was expected") from error
+    again, stored = to_document(model)
+    if again != given or stored.keys() != tensors.keys():
+        raise _damaged("makes another model", "the same was expected to come out")
+    return model
+
+
+def _model(
+    make: Callable[..., Any],
+    document: Mapping[str, Any],
+    tensors: Mapping[str, Tensor],
+    backbone: Callable[[int], nn.Module] | None,
+) -> Any:
+    encoder = TableEncoder.from_dict(document["encoder"])
+    maps = tuple(map_from_dict(values) for values in document["maps"])
+    network = network_from(
+        document["network"],
+        tensors,
+        prefix="network.",
+        backbone=None if backbone is None else lambda: backbone(encoder.columns),
+    )
+    _check_fit(network, encoder, len(maps))
+    settings = document["settings"]
+    model = make(
+        **document["parameters"],
+        backbone=backbone,
+        settings=None if settings is None else Settings.from_dict(settings),
+        target_transform=None if network.maps is None else list(maps),
+    )
+    model.network_, model.encoder_, model.maps_ = network.double(), encoder, maps
+    model.n_targets_, model.target_names_ = network.dimensions, network.names
+    model.flat_, model.seed_ = document["flat"], document["seed"]
+    if not isinstance(model.flat_, bool) or type(model.seed_) is not int:
+        raise _damaged("has no flat and seed", "true or false, and a number, were expected")
+    model.history_ = _history(document["history"])
+    model.n_features_in_ = encoder.n_features
+    if encoder.feature_names is not None:
+        model.feature_names_in_ = np.array(encoder.feature_names, dtype=object)
+    if "calibration.ranks" in tensors:
+        model.calibration_ = _calibration(tensors, network.dimensions)
+    return model
+
+
+def _check_fit(network: DensityNetwork, encoder: TableEncoder, targets: int) -> None:
+    """Refuse parts that each are sound but do not belong together."""
+    scaling = network.condition_scaling
+    columns = None if scaling is None else len(scaling.location)
+    ours = (columns, network.condition_codes, network.dimensions)
+    theirs = (encoder.columns, len(encoder.categories), targets)
+    if ours != theirs:
+        raise _damaged(f"has a network for {ours}", f"columns, codes and targets are {theirs}")
+
+
+def _calibration(tensors: Mapping[str, Tensor], targets: int) -> Calibration:
+    levels = [tensors[f"calibration.levels.{dim}"] for dim in range(targets)]
+    ranks = tensors["calibration.ranks"]
+    for part in (ranks, *levels):
+        if part.dim() != 1 or part.dtype != torch.float64 or bool((part < 0).any()):
+            raise _damaged("has a calibration that is none", "scores in a row were expected")
+    return Calibration(torch.where(ranks == _LARGEST, math.inf, ranks), levels)
+
+
+def _shortest(network: DensityNetwork) -> DensityNetwork:
+    """Return the network in single precision, if that is all there is to it."""
+    short = copy.deepcopy(network).float()
+    same = zip(short.state_dict().values(), network.state_dict().values(), strict=True)
+    return short if all(torch.equal(a.double(), b.double()) for a, b in same) else network
+
+
+def _plain(value: Any) -> Any:
+    """Return numpy's numbers as Python's, and what is neither number nor word as None."""
+    if isinstance(value, np.generic):
+        value = value.item()
+    return value if isinstance(value, bool | int | float | str) else None
+
+
+def _spelt(value: Any) -> Any:
+    """Return a value with numbers that JSON lacks as words."""
+    if isinstance(value, dict):
+        return {key: _spelt(part) for key, part in value.items()}
+    if isinstance(value, list):
+        return [_spelt(part) for part in value]
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _history(document: Any) -> History:
+    history = History.from_dict(document)
+    for epoch in history.epochs:
+        _read_numbers(epoch)
+        epoch.usage = [_number(share, float) for share in epoch.usage]
+    _read_numbers(history)
+    if not all(isinstance(text, str) for text in (history.stopped, *history.warnings)):
+        raise _damaged("has a history that is none", "words were expected")
+    return history
+
+
+def _read_numbers(record: Epoch | History) -> None:
+    for name, kind in type(record).__annotations__.items():
+        if kind in (int, float):
+            setattr(record, name, _number(getattr(record, name), kind))
+
+
+def _number(value: Any, kind: type) -> Any:
+    if kind is float and value in ("inf", "-inf", "nan"):
+        return float(value)
+    if type(value) is not kind:
+        raise _damaged(f"has {value!r} in its history", f"{kind.__name__} was expected")
+    return value
+
+
+def _damaged(came: str, expected: str) -> ModelFileError:
+    remedy = "Restore the file from a copy, or save the model again."
+    return ModelFileError(message("its document", came, expected, remedy))
