@@ -93,6 +93,21 @@ def save_until_full(path, bytes_a_file):
             sys.exit(3 if "cannot be written" in str(error) else 4)
 
 
+def save_too_large(path, bytes_a_file):
+    """Save a model that the system refuses; exit with 3 if by name."""
+    import resource
+
+    from condens.errors import ModelFileError
+    from condens.persistence import save
+
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (bytes_a_file, bytes_a_file))
+    try:
+        save(network(width=bytes_a_file // 100), path)
+    except ModelFileError as error:
+        sys.exit(3 if "cannot be written (File too large)" in str(error) else 4)
+
+
 def problem(rows=2000, missing=0.0, weights=False, validation=False):
     """Return conditions and targets with two ridges, and more where asked for."""
     generator = torch.Generator().manual_seed(7)

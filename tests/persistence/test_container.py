@@ -4,7 +4,6 @@ import io
 import json
 import os
 import pickle
-import signal
 import socket
 import stat
 import struct
@@ -556,18 +555,6 @@ class TestWriting:
     def test_a_full_disk_leaves_the_file_before(self, path):
         """A limit on the size of files makes the write itself fail."""
         before = path.read_bytes()
-        assert runs.finish(save_too_much, path) == 3
+        assert runs.finish(runs.save_too_large, path, 10_000) == 3
         assert path.read_bytes() == before
         assert list(path.parent.iterdir()) == [path]
-
-
-def save_too_much(path):
-    """Save what the system refuses; exit with 3 if by name."""
-    import resource
-
-    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, 10_000))
-    try:
-        save(files.small(width=100), path)
-    except ModelFileError as error:
-        sys.exit(3 if "cannot be written (File too large)" in str(error) else 4)

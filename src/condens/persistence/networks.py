@@ -52,7 +52,7 @@ def network_from(
     prefix: str = "",
     backbone: Backbone | None = None,
 ) -> DensityNetwork:
-    """Return the network of a document, in evaluation mode.
+    """Return the network of a document, in evaluation mode; it takes the tensors, not copies.
 
     Args:
         document: of `network_document`.
