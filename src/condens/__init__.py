@@ -25,9 +25,24 @@ __all__ = [
     "Estimate",
     "GaussianMixture",
     "LowRankMixture",
+    "MDNRegressor",
     "Modes",
     "TransformedMixture",
     "__version__",
     "errors",
     "functional",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    # Scikit-learn is imported by those who use it.
+    if name == "MDNRegressor":
+        try:
+            from condens.estimator import MDNRegressor
+        except ModuleNotFoundError as error:
+            if error.name != "sklearn":
+                raise
+            told = "MDNRegressor needs scikit-learn. Install it: pip install 'condens[sklearn]'."
+            raise ImportError(told) from error
+        return MDNRegressor
+    raise AttributeError(f"module 'condens' has no attribute {name!r}")

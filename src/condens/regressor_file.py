@@ -32,18 +32,7 @@ _PLAIN = (
     "warm_start",
     "width",
 )
-_FIELDS = {
-    "encoder",
-    "flat",
-    "history",
-    "kind",
-    "maps",
-    "network",
-    "parameters",
-    "seed",
-    "training",
-}
-_FIELDS |= {"settings"}
+_FIELDS = {"encoder", "flat", "history", "maps", "network", "parameters", "seed", "settings"}
 _LARGEST = torch.finfo(torch.float64).max
 
 

@@ -58,7 +58,8 @@ class Batches:
         rows = self.rows.take(order)
         if self.own is not None:
             network, target = self.own
-            rows = rows._replace(target=network.standardise_target(target[order], generator))
+            moved = network.standardise_target(target[order], generator)
+            rows = Rows(rows.condition, moved, rows.weights)
         return _slices(rows, start * size, size)
 
 
