@@ -15,13 +15,18 @@ from numpy.typing import NDArray
 from sklearn.utils.metadata_routing import MetadataRequest, get_routing_for_object
 from torch import Generator
 
-from condens.data import TargetColumns
+from condens.data import Rows, TargetColumns
 
 Scores = Callable[[Any, Any, Any], NDArray[np.float64]]
+
+# Rows scored at a time, each by thousands of draws.
+BLOCK = 500
 
 
 class Scorer:
     """The weighted mean of a score of each row, called as scikit-learn calls its scorers.
+
+    The model may be the last step of a pipeline, or what a search has found.
 
     Args:
         name: what it is called.
@@ -39,8 +44,13 @@ class Scorer:
         y: Any,
         sample_weight: Any = None,
     ) -> float:
-        """Return the mean score."""
-        return float(np.average(self.scores(estimator, X, y), weights=sample_weight))
+        """Return the mean score of rows X, [n, F], and y, [n] or [n, D]."""
+        scores = self.scores(*_innermost(estimator, X), y)
+        place = np.arange(len(scores))
+        rows = Rows.of(place, place, sample_weight, names=("X", "y", "sample_weight")).observed("y")
+        # Rows of weight zero are left out: nothing times minus infinity is NaN.
+        counted = scores[rows.condition[:, 0].numpy()]
+        return float(np.average(counted, weights=rows.weights))
 
     def set_score_request(self, *, sample_weight: bool | str | None) -> Self:
         """Return a scorer that asks for weights, where metadata routing is enabled."""
@@ -56,6 +66,19 @@ class Scorer:
         return self.name
 
 
+def _innermost(estimator: Any, X: Any) -> tuple[Any, Any]:  # noqa: N803
+    """Return the model in searches and pipelines, and X as it reaches it."""
+    while True:
+        if hasattr(estimator, "best_estimator_"):
+            estimator = estimator.best_estimator_
+        elif hasattr(estimator, "steps"):
+            if len(estimator.steps) > 1:
+                X = estimator[:-1].transform(X)  # noqa: N806
+            estimator = estimator[-1]
+        else:
+            return estimator, X
+
+
 def _log_likelihoods(estimator: Any, X: Any, y: Any) -> NDArray[np.float64]:  # noqa: N803
     scores: NDArray[np.float64] = estimator.score_samples(X, y)
     return scores
@@ -63,10 +86,12 @@ def _log_likelihoods(estimator: Any, X: Any, y: Any) -> NDArray[np.float64]:  # 
 
 def _energy_scores(estimator: Any, X: Any, y: Any) -> NDArray[np.float64]:  # noqa: N803
     density, target = estimator.predict_dist(X), TargetColumns.of(y, "y").values
+    Rows.of(np.zeros(len(density)), target, names=("X", "y", "sample_weight"))
     # The same draws in every fold: models are compared, not luck.
-    estimate = density.energy_score(target, generator=Generator().manual_seed(0))
-    scores: NDArray[np.float64] = -estimate.value.numpy()
-    return scores
+    generator = Generator().manual_seed(0)
+    places = np.split(np.arange(len(target)), range(BLOCK, len(target), BLOCK))
+    parts = [density[some].energy_score(target[some], generator=generator) for some in places]
+    return -np.concatenate([part.value.numpy() for part in parts])
 
 
 log_likelihood_scorer = Scorer("log_likelihood_scorer", _log_likelihoods)
