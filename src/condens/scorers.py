@@ -11,11 +11,13 @@ from collections.abc import Callable
 from typing import Any, Self
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from sklearn.utils.metadata_routing import MetadataRequest, get_routing_for_object
 from torch import Generator
 
-from condens.data import Rows, TargetColumns
+from condens.data import Rows
+from condens.errors import ArgumentError, message
 
 Scores = Callable[[Any, Any, Any], NDArray[np.float64]]
 
@@ -36,6 +38,7 @@ class Scorer:
     def __init__(self, name: str, scores: Scores) -> None:
         self.name, self.scores = name, scores
         self._request = MetadataRequest(owner=name)
+        self._request.score.add_request(param="sample_weight", alias=None)
 
     def __call__(
         self,
@@ -85,13 +88,20 @@ def _log_likelihoods(estimator: Any, X: Any, y: Any) -> NDArray[np.float64]:  # 
 
 
 def _energy_scores(estimator: Any, X: Any, y: Any) -> NDArray[np.float64]:  # noqa: N803
-    density, target = estimator.predict_dist(X), TargetColumns.of(y, "y").values
-    Rows.of(np.zeros(len(density)), target, names=("X", "y", "sample_weight"))
+    condition, target, _ = estimator._rows(X, y, None, reset=False)
+    gaps = target.isnan().any(1)
+    if bool(gaps.any()):
+        came = f"is missing in row {int(gaps.nonzero()[0])}"
+        expected = "the energy score needs every target"
+        remedy = "Leave such rows out, or use log_likelihood_scorer."
+        raise ArgumentError(message("y", came, expected, remedy))
     # The same draws in every fold: models are compared, not luck.
     generator = Generator().manual_seed(0)
-    places = np.split(np.arange(len(target)), range(BLOCK, len(target), BLOCK))
-    parts = [density[some].energy_score(target[some], generator=generator) for some in places]
-    return -np.concatenate([part.value.numpy() for part in parts])
+    parts = [
+        estimator._densities(some).energy_score(values, generator=generator).value
+        for some, values in zip(condition.split(BLOCK), target.split(BLOCK), strict=True)
+    ]
+    return -torch.cat(parts).numpy()
 
 
 log_likelihood_scorer = Scorer("log_likelihood_scorer", _log_likelihoods)
