@@ -147,11 +147,11 @@ class DensityNetwork(nn.Module, ABC):
         self.check(condition, target)
         if self.condition_scaling is not None:
             self.condition_scaling.fit(condition, "condition")
-        real = self._real(target)
+        if generator is None:
+            generator = Generator().manual_seed(0)
+        real = self._real(target, generator)
         self.target_scaling.fit(real, "target")
         if from_data:
-            if generator is None:
-                generator = Generator().manual_seed(0)
             self.start(self.target_scaling(real).cpu(), generator)
         return self
 

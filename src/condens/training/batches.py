@@ -33,12 +33,13 @@ class Batches:
     def __init__(self, network: DensityNetwork, rows: Rows) -> None:
         shares = None if rows.weights is None else rows.weights / rows.weights.sum()
         self.offset = float(network.log_scale(rows.target, shares))
+        # Validated in the middles of their cells, whole numbers would ask for spikes there.
+        generator = torch.Generator().manual_seed(0)
         self.rows = Rows(
             network.standardise_condition(rows.condition),
-            network.standardise_target(rows.target),
+            network.standardise_target(rows.target, generator),
             None if shares is None else (shares * len(rows)).to(network.dtype),
         )
-
         # Whole numbers lie elsewhere in their cells in every epoch.
         self.own = (network, rows.target) if network.discrete else None
         self.complete = not bool(self.rows.target.isnan().any())
