@@ -131,10 +131,11 @@ class TransformedMixture(MappedMixture, SampledMixture):
     def condition(self, values: Mapping[Any, Any]) -> Self:
         """Return the mixture of the other dimensions, given values {dimension: value, …}.
 
-        Exact for continuous dimensions. Given whole numbers, each component becomes
-        several, at points of its own in the cell: 24 for one, 256 for two, 2039 beyond.
-        The density then is accurate to about 10⁻⁸ relative where the correlation with the
-        others is up to 0.9 within a component, to 10⁻⁴ at 0.99.
+        Exact for continuous dimensions. Given whole numbers, each component becomes several,
+        at points of its own in the cell: some ten for one number and up to 256 where cells
+        are wide and correlations strong, up to 2304 for two, 2039 for more. The density then
+        is accurate to 10⁻⁹ relative, for correlations up to 0.99 within a component; given
+        three whole numbers or more, to some 10⁻².
         """
         means, batch = self.base.means, self.batch_shape
         dims, fixed = resolve_fixed(values, means, self.names, batch)
