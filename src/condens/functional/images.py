@@ -26,8 +26,8 @@ _SMOOTH = 2.0
 
 
 def saturated(value: Tensor) -> Tensor:
-    """Return the value, or e³⁴⁰ where it is larger: a number that has a square."""
-    return value.clamp(max=math.exp(_LARGEST))
+    """Return the value, or ±e³⁴⁰ where it is larger: a number that has a square."""
+    return value.clamp(-math.exp(_LARGEST), math.exp(_LARGEST))
 
 
 def lognormal_mean(mean: Tensor, deviation: Tensor) -> Tensor:
@@ -79,13 +79,12 @@ def logistic_moments(mean: Tensor, deviation: Tensor) -> tuple[Tensor, Tensor]:
     narrow = values @ shares
     narrow_spread = (values - narrow.unsqueeze(-1)).square() @ shares
     levels, slopes = _logistic_grid(mean)
-    passed = normal.cdf((mean.unsqueeze(-1) - levels) / deviation.unsqueeze(-1))
-    wide, square = passed @ slopes, passed @ (2 * torch.sigmoid(levels) * slopes)
+    # From the side on which s is small: 1 − s has the same variance, with more digits.
+    passed = normal.cdf((-mean.abs().unsqueeze(-1) - levels) / deviation.unsqueeze(-1))
+    low, square = passed @ slopes, passed @ (2 * torch.sigmoid(levels) * slopes)
+    wide, wide_spread = torch.where(mean > 0, 1 - low, low), (square - low.square()).clamp(min=0.0)
     small = deviation < 1
-    return (
-        torch.where(small, narrow, wide),
-        torch.where(small, narrow_spread, square - wide.square()),
-    )
+    return torch.where(small, narrow, wide), torch.where(small, narrow_spread, wide_spread)
 
 
 def logistic_coefficients(mean: Tensor, deviation: Tensor) -> Tensor:
@@ -216,11 +215,17 @@ def _beyond(centre: Tensor, mean: Tensor, deviation: Tensor) -> tuple[Tensor, Te
 
 
 def _beyond_coefficients(centre: Tensor, mean: Tensor, deviation: Tensor) -> Tensor:
-    """Return the coefficients of (e^X − c − ½ − M)₊, by parts: Iₙ from Iₙ₋₁."""
+    """Return the coefficients of what `_beyond` has the mean of.
+
+    By parts, Iₙ = E[1(z ≥ κ) z heₙ] follows from Iₙ₋₁; the coefficients are σIₙ₋₁/√n.
+    """
     latent = _open_end(centre, mean, deviation).clamp(-40, 40)
     integral = saturated(lognormal_mean(mean, deviation)) * normal.cdf(deviation - latent)
+    functions = list(_hermite(latent, normal.density(latent), ORDER + 1))
     height, coefficients = centre + _WINDOW + 0.5, []
-    for n, function in enumerate(_hermite(latent, normal.density(latent), ORDER), 1):
-        coefficients.append(deviation * integral / math.sqrt(n))
-        integral = (height * function + deviation * integral) / math.sqrt(n)
+    for n in range(1, ORDER + 1):
+        correction = functions[n] / (24 * deviation * height)
+        coefficients.append(saturated(deviation * integral / math.sqrt(n)) - correction)
+        step = height * functions[n - 1] + deviation * integral
+        integral = saturated(step / math.sqrt(n))
     return torch.stack(coefficients, -1)

@@ -56,8 +56,8 @@ def _log_difference(lower: Tensor, upper: Tensor) -> Tensor:
 
 
 def _log_quadrature(middle: Tensor, half: Tensor) -> Tensor:
-    """Return log ∫ φ over middle ± half by five Gauss–Legendre nodes: no difference to round."""
-    nodes, weights = gauss_legendre(5, middle)
+    """Return log ∫ φ over middle ± half by six Gauss–Legendre nodes: no difference to round."""
+    nodes, weights = gauss_legendre(6, middle)
     step = half.unsqueeze(-1) * (2 * nodes - 1)
     relative = torch.exp(-step * (middle.unsqueeze(-1) + 0.5 * step)) @ weights
     return (2 * half * relative).log() - 0.5 * (middle.square() + LOG_2PI)
