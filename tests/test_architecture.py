@@ -21,6 +21,7 @@ LAYERS = {
     "sampled": (2, {"torch"}),
     "distribution": (2, {"torch"}),
     "low_rank": (2, {"torch"}),
+    "support": (2, {"torch"}),
     "maps": (2, {"torch"}),
     "map_choice": (2, {"torch"}),
     "moments": (2, {"torch"}),

@@ -187,6 +187,20 @@ def test_gradients_of_log_prob(maps, value):
     assert torch.autograd.gradcheck(log_prob, inputs)
 
 
+@pytest.mark.parametrize("answer", ["mean", "variance", "covariance_matrix", "condition"])
+def test_gradients_of_moments_and_conditionals(answer):
+    inputs = [p.requires_grad_() for p in random_parameters((), 2, 4, seed=3, spread=0.5)]
+
+    def function(*parameters):
+        base = GaussianMixture(*parameters, validate_args=False)
+        m = TransformedMixture(base, [Positive(), Integer(0), Interval(0.0, 1.0), Integer()])
+        if answer == "condition":
+            return m.condition({1: 2, 3: 0}).log_prob(reals(1.0, 0.4))
+        return getattr(m, answer)
+
+    assert torch.autograd.gradcheck(function, inputs)
+
+
 def test_gradients_outside_the_support_are_zero():
     inputs = [p.requires_grad_() for p in random_parameters((), 2, 3)]
     m = TransformedMixture(GaussianMixture(*inputs), [Positive(), Interval(0.0, 1.0), Integer(0)])

@@ -10,7 +10,7 @@ from torch.distributions import Distribution
 from condens import arguments
 from condens.distribution import GaussianMixture
 from condens.errors import ArgumentError, DimensionError, message
-from condens.maps import Map
+from condens.support import Map
 
 
 class MappedMixture(Distribution):

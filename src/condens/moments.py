@@ -9,25 +9,29 @@ import torch
 from torch import Tensor
 
 from condens.functional import images
-from condens.maps import Integer, Map, Positive, Real
+from condens.maps import Integer, Positive, Real
+from condens.support import Map
 
 
 def image_means(maps: Sequence[Map], means: Tensor, variances: Tensor) -> Tensor:
     """Return E[Yⱼ] of every component [..., K, D], given variances [..., K, D]."""
-    columns = zip(maps, means.unbind(-1), variances.sqrt().unbind(-1), strict=True)
-    return torch.stack([own.mean(mean, deviation) for own, mean, deviation in columns], -1)
+    return torch.stack(
+        [c.map.mean(c.mean, c.deviation) for c in _columns(maps, means, variances)], -1
+    )
 
 
 def image_variances(maps: Sequence[Map], means: Tensor, variances: Tensor) -> Tensor:
     """Return Var[Yⱼ] of every component [..., K, D], given variances [..., K, D]."""
-    columns = zip(maps, means.unbind(-1), variances.sqrt().unbind(-1), strict=True)
-    return torch.stack([own.variance(mean, deviation) for own, mean, deviation in columns], -1)
+    return torch.stack(
+        [c.map.variance(c.mean, c.deviation) for c in _columns(maps, means, variances)], -1
+    )
 
 
 def image_overflows(maps: Sequence[Map], means: Tensor, variances: Tensor) -> Tensor:
     """Tell where E[Yⱼ²] is beyond double precision [..., K, D]."""
-    columns = zip(maps, means.unbind(-1), variances.sqrt().unbind(-1), strict=True)
-    return torch.stack([own.overflows(mean, deviation) for own, mean, deviation in columns], -1)
+    return torch.stack(
+        [c.map.overflows(c.mean, c.deviation) for c in _columns(maps, means, variances)], -1
+    )
 
 
 def image_covariances(maps: Sequence[Map], means: Tensor, covariances: Tensor) -> Tensor:
@@ -42,7 +46,7 @@ def image_covariances(maps: Sequence[Map], means: Tensor, covariances: Tensor) -
     variances = covariances.diagonal(dim1=-2, dim2=-1)
     dimensions = range(len(maps))
     entries = {(j, j): v for j, v in enumerate(image_variances(maps, means, variances).unbind(-1))}
-    ones = [_Column(m, means[..., j], variances[..., j].sqrt()) for j, m in enumerate(maps)]
+    ones = _columns(maps, means, variances)
     for i in dimensions:
         for j in range(i):
             entries[i, j] = entries[j, i] = _cross(ones[i], ones[j], covariances[..., i, j])
@@ -62,6 +66,11 @@ class _Column:
         if self._coefficients is None:
             self._coefficients = self.map.coefficients(self.mean, self.deviation)
         return self._coefficients
+
+
+def _columns(maps: Sequence[Map], means: Tensor, variances: Tensor) -> list[_Column]:
+    columns = zip(maps, means.unbind(-1), variances.sqrt().unbind(-1), strict=True)
+    return [_Column(*column) for column in columns]
 
 
 def _cross(first: _Column, second: _Column, covariance: Tensor) -> Tensor:

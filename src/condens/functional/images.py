@@ -178,11 +178,12 @@ def _thresholds(mean: Tensor, deviation: Tensor, *, log: bool) -> tuple[Tensor, 
     window = _WINDOW if log else _NARROW
     steps = torch.arange(1 - window, window + 1, dtype=mean.dtype, device=mean.device)
     places = centre.unsqueeze(-1) + steps
-    # A threshold at or below zero is always passed.
-    places = places.clamp(min=0).log() if log else places
-    # At 40 the tail is zero, and a product with infinity would be NaN.
+    # A threshold at or below zero is always passed; −inf would make the gradient NaN.
+    always = (places <= 0) & log
+    places = torch.where(always, 1.0, places).log() if log else places
     latent = (places - mean.unsqueeze(-1)) / deviation.unsqueeze(-1)
-    return centre, steps, latent.clamp(-40, 40)
+    # At 40 the tail is zero, and a product with infinity would be NaN.
+    return centre, steps, torch.where(always, -40.0, latent.clamp(-40, 40))
 
 
 def _is_smooth(mean: Tensor, deviation: Tensor, *, log: bool) -> Tensor:
