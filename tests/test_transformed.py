@@ -1,5 +1,6 @@
 """Mixtures seen through maps: quantiles, samples, scores, gradients, batches, errors."""
 
+import itertools
 import math
 
 import numpy as np
@@ -128,14 +129,41 @@ def test_pathwise_gradients():
 # Scores and estimates.
 
 
-def test_crps_of_a_lognormal():
-    m = gaussian([Positive()], [0.2], [[0.25]])
-    twin = stats.lognorm(0.5, scale=np.exp(0.2))
-    y = 1.7
-    exact = integrate.quad(lambda t: twin.cdf(t) ** 2, 0, y)[0]
-    exact += integrate.quad(lambda t: twin.sf(t) ** 2, y, np.inf)[0]
-    value, error = m.crps(reals(y), n_samples=200_000, generator=torch.Generator().manual_seed(0))
+def crps_by_integration(m, y, lower, upper):
+    def squared(t):
+        return float(m.cdf(reals(t)) - float(t >= y)) ** 2
+
+    middle = min(max(y, lower), upper)
+    ends = sorted({lower, middle, upper, *(middle + s for s in (1.0, 5.0, 30.0, 300.0))})
+    ends = [end for end in ends if end <= upper]
+    return sum(
+        integrate.quad(squared, *pair, epsabs=1e-12, limit=200)[0]
+        for pair in itertools.pairwise(ends)
+    ) + abs(min(y - lower, 0.0))
+
+
+@pytest.mark.parametrize("y", [-0.5, 1.2, 1.7, 6.0])
+def test_crps_of_positive_numbers_is_exact(y):
+    m = mixture_of([Positive(1.0)], spread=0.5, tight=0.5)
+    value, error = m.crps(reals(y))
+    assert error == 0
+    assert_close(float(value), crps_by_integration(m, y, 1.0, 1e4), rtol=1e-9, atol=0)
+
+
+@pytest.mark.parametrize("y", [0.4, 1.7])
+def test_crps_of_an_interval_is_estimated(y):
+    m = mixture_of([Interval(0.0, 2.0)])
+    value, error = m.crps(reals(y), n_samples=100_000, generator=torch.Generator().manual_seed(0))
     assert 0 < error < 0.01
+    assert abs(value - crps_by_integration(m, y, 0.0, 2.0)) < 4 * error
+
+
+def test_crps_of_counts_is_estimated():
+    """CRPS = Σₙ (F(n) − 1(n ≥ y))²."""
+    m = mixture_of([Integer(0)], spread=0.5, tight=0.5)
+    n = torch.arange(0, 2000).double()
+    exact = (m.cdf(n[:, None]) - (n >= 3).double()).square().sum()
+    value, error = m.crps(reals(3.0), n_samples=100_000, generator=torch.Generator().manual_seed(0))
     assert abs(value - exact) < 4 * error
 
 
