@@ -33,6 +33,7 @@ LAYERS = {
     "data": (4, {"torch", "numpy"}),
     "training": (4, {"torch", "safetensors", "matplotlib"}),
     "persistence": (5, {"torch", "safetensors"}),
+    "parameters": (5, {"torch"}),
     "regressor_file": (5, {"torch", "numpy"}),
     "predictions": (5, {"torch", "numpy", "sklearn"}),
     "estimator": (5, {"torch", "numpy", "sklearn"}),

@@ -40,7 +40,7 @@ def __getattr__(name: str) -> Any:
         try:
             from condens.estimator import MDNRegressor
         except ModuleNotFoundError as error:
-            if error.name != "sklearn":
+            if (error.name or "").partition(".")[0] != "sklearn":
                 raise
             told = "MDNRegressor needs scikit-learn. Install it: pip install 'condens[sklearn]'."
             raise ImportError(told) from error

@@ -16,7 +16,7 @@ import torch
 from torch import Generator, Tensor
 
 from condens import arguments
-from condens.errors import ArgumentError, ShapeError, message
+from condens.errors import ArgumentError, NotFiniteError, ShapeError, message
 from condens.functional.estimates import Estimate
 
 # Draws that a row's density is ranked among; scores come in steps of one in so many.
@@ -43,8 +43,16 @@ class Region:
     coverage: float
 
     def contains(self, value: Any) -> Tensor:
-        """Tell whether points [..., n, D] lie in the regions [..., n]."""
-        return self.mixture.log_prob(value) >= self.log_threshold
+        """Tell whether points [..., n, D] lie in the regions [..., n].
+
+        With one target its axis may be left out: [..., n].
+        """
+        levels = self.mixture.log_prob(value)
+        if bool(levels.isnan().any()):
+            came, expected = "has a density that is NaN", "points without gaps were expected"
+            raise NotFiniteError(message("value", came, expected, "Leave such rows out."))
+        inside: Tensor = levels >= self.log_threshold
+        return inside
 
     def volume(self, *, n_samples: int = 1000, generator: Generator | None = None) -> Estimate:
         """Estimate the volume of each region [n] (of integers, their number).
@@ -112,7 +120,8 @@ class Calibration:
 
 def _rank(levels: Tensor, level: Tensor) -> Tensor:
     """Return how many of the draws' levels [S, m] are above each level [m], and how far below."""
-    below = (levels.amin(0) - level).clamp(min=0.0)
+    lowest = levels.amin(0)
+    below = torch.where(level < lowest, lowest - level, 0.0)
     return (levels > level).sum(0).double() + below.double()
 
 

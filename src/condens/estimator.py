@@ -3,11 +3,11 @@
 import copy
 import os
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any, ClassVar, Literal, Self
 
-import numpy as np
 import torch
 from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.utils import check_random_state
@@ -18,8 +18,15 @@ from condens import map_choice, persistence, regressor_file
 from condens.conformal import Calibration, Region
 from condens.data import Rows, TableEncoder, TargetColumns
 from condens.errors import ArgumentError, DimensionError, ModelFileError, ShapeError, message
-from condens.maps import Map, Real
-from condens.nn import HEADS, DensityNetwork, Ensemble, MixtureNetwork
+from condens.maps import Map
+from condens.nn import DensityNetwork
+from condens.parameters import (
+    check_kept,
+    check_parameters,
+    choose_maps,
+    make_network,
+    make_networks,
+)
 from condens.predictions import BLOCK, Array, Predictions
 from condens.training import History, Settings, choose_components, train
 
@@ -41,12 +48,14 @@ class MDNRegressor(Predictions, RegressorMixin, BaseEstimator):  # type: ignore[
             "integer", "unit", a tuple (lower, upper) or a `condens.maps.Map`, for all targets,
             in a list with one for each, or as {name: …}. "auto" proposes what suits the data,
             and says so.
-        calibration_fraction: share of the rows kept from training for `predict_region`.
+        calibration_fraction: share of the rows kept from training for `predict_region`, where
+            each counts once.
         backbone: makes, from the number of condition columns, a module that maps them to
             features [b, F] and has F as attribute `features`; in place of an MLP.
         settings: how to train, see `condens.training.Settings`. Its seed is drawn from
             `random_state`.
-        warm_start: let `fit` go on from the network of the last one.
+        warm_start: let `fit` go on from the network and the scales of the last one. Give it the
+            same rows then, or some that are all new: those held out before stay held out.
         verbose: show progress.
         random_state: a seed, for the same bytes in every fit.
 
@@ -55,12 +64,14 @@ class MDNRegressor(Predictions, RegressorMixin, BaseEstimator):  # type: ignore[
         history_: what happened in training.
         maps_: what `target_transform` came to, one map for each target.
         n_targets_, target_names_: the columns of y; the names are None if it had none.
+        calibration_: scores of the rows kept for `predict_region`, where some were.
         n_features_in_, feature_names_in_: the columns of X.
 
     An entry of y that is NaN was not observed: its row counts with the exact density of its
     other entries. Columns of X may be numbers, booleans or, in a data frame, categories, and
     all of them may have missing values.
 
+    >>> import numpy as np
     >>> rng = np.random.default_rng(0)
     >>> X = rng.normal(size=(300, 2))
     >>> y = X @ [[1.0, 0.0], [1.0, 2.0]] + 0.1 * rng.normal(size=(300, 2))
@@ -76,6 +87,7 @@ class MDNRegressor(Predictions, RegressorMixin, BaseEstimator):  # type: ignore[
     target_names_: tuple[str, ...] | None
     calibration_: Calibration
     encoder_: TableEncoder
+    seed_: int
 
     def __init__(
         self,
@@ -116,7 +128,7 @@ class MDNRegressor(Predictions, RegressorMixin, BaseEstimator):  # type: ignore[
         Arrays, lists, tensors, pandas or polars frames. Rows of weight zero are left out.
         """
         keep = self.warm_start and self.__sklearn_is_fitted__()
-        return self._fit(X, y, sample_weight, self.settings, keep=keep)
+        return self._fit(X, y, sample_weight, settings=self.settings, keep=keep)
 
     def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:  # noqa: N803
         """Go once over rows, with none held out; the first call's rows give the scales too."""
@@ -130,10 +142,11 @@ class MDNRegressor(Predictions, RegressorMixin, BaseEstimator):  # type: ignore[
             validation_share=0.0,
             learning_rate=STREAM * given.learning_rate,
         )
-        return self._fit(X, y, sample_weight, settings, keep=self.__sklearn_is_fitted__())
+        keep = self.__sklearn_is_fitted__()
+        return self._fit(X, y, sample_weight, settings=settings, keep=keep)
 
     def calibrate(self, X: Any, y: Any) -> Self:  # noqa: N803
-        """Prepare `predict_region` with rows that were not used in `fit`."""
+        """Prepare `predict_region` with rows that were not used in `fit`, each counting once."""
         self._calibrate(self._rows(X, y, None, reset=False))
         return self
 
@@ -180,7 +193,10 @@ class MDNRegressor(Predictions, RegressorMixin, BaseEstimator):  # type: ignore[
         *,
         backbone: Callable[[int], nn.Module] | None = None,
     ) -> Self:
-        """Return the model of a file; `backbone` makes the one it was fitted with, if it was."""
+        """Return the model of a file.
+
+        A file holds no code: if the model was fitted with a `backbone`, pass that function.
+        """
         model = persistence.load(path, backbone=backbone)
         if not isinstance(model, cls):
             came, expected = f"holds a {type(model).__name__}", f"a {cls.__name__} was expected"
@@ -214,34 +230,47 @@ class MDNRegressor(Predictions, RegressorMixin, BaseEstimator):  # type: ignore[
 
     # What the methods above share.
 
-    def _fit(
+    def _fit(self, *table: Any, settings: Settings | None, keep: bool) -> Self:
+        """Fit to X, y and weights, or leave the model as it was."""
+        before = dict(self.__dict__)
+        try:
+            self._fit_rows(*table, settings=settings or Settings(), keep=keep)
+        except BaseException:
+            self.__dict__ = before
+            raise
+        return self
+
+    def _fit_rows(
         self,
         X: Any,  # noqa: N803
         y: Any,
         sample_weight: Any,
-        settings: Settings | None,
         *,
+        settings: Settings,
         keep: bool,
-    ) -> Self:
-        self._check_parameters()
-        rows = self._rows(X, y, sample_weight, reset=not keep).observed()
-        seed = int(check_random_state(self.random_state).randint(2**31 - 1))
-        held_out = None
+    ) -> None:
+        check_parameters(self)
+        if keep:
+            check_kept(self)
+        given = self._rows(X, y, sample_weight, reset=not keep)
+        rows, held_out = given.observed("y"), None
+        # With the same seed the same rows are held out again, if training goes on with the same.
+        random = check_random_state(self.random_state)
+        seed = self.seed_ if keep else int(random.randint(2**31 - 1))
         if self.calibration_fraction:
             rows, held_out = rows.split(self.calibration_fraction, seed)
-        settings = replace(settings or Settings(), seed=seed)
         if keep:
             network: DensityNetwork = copy.deepcopy(self.network_).float()
-            settings = replace(settings, start="keep")
+            settings = replace(settings, seed=seed, start="keep")
             history = train(network, rows, settings, progress=self.verbose)
         else:
-            network, history = self._train(rows, settings)
+            network, history = self._train(rows, replace(settings, seed=seed))
+        history.rows_left_out = len(given) - len(rows) - len(held_out or ())
         # In double precision a row has the same density in whatever batch it comes.
         self.network_, self.history_, self.seed_ = network.double().eval(), history, seed
         self.__dict__.pop("calibration_", None)
         if held_out is not None:
             self._calibrate(held_out)
-        return self
 
     def _train(self, rows: Rows, settings: Settings) -> tuple[DensityNetwork, History]:
         """Make networks and train them; find the number of components, if that is asked for."""
@@ -249,39 +278,13 @@ class MDNRegressor(Predictions, RegressorMixin, BaseEstimator):  # type: ignore[
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(settings.seed)
             if count == "auto":
-                chosen = choose_components(self._make, rows, settings, progress=self.verbose)
+                make = partial(make_network, self)
+                chosen = choose_components(make, rows, settings, progress=self.verbose)
                 if self.n_members == 1:
                     return chosen.network, chosen.history
                 count = chosen.network.head.components
-            members = [self._make(count) for _ in range(self.n_members)]
-        network = members[0] if self.n_members == 1 else Ensemble(members)
+            network = make_networks(self, count)
         return network, train(network, rows, settings, progress=self.verbose)
-
-    def _make(self, components: int) -> MixtureNetwork:
-        """Return a network that is not trained."""
-        columns, codes = self.encoder_.columns, self.encoder_.categories
-        real = all(isinstance(own, Real) for own in self.maps_)
-        options: dict[str, Any] = {
-            "names": self.target_names_,
-            "maps": None if real else self.maps_,
-        }
-        if self.backbone is None:
-            return MixtureNetwork.of(
-                columns,
-                self.n_targets_,
-                components=components,
-                structure=self.covariance,
-                width=self.width,
-                depth=self.depth,
-                dropout=self.dropout,
-                categories=codes,
-                **options,
-            )
-        backbone: Any = self.backbone(columns)
-        head = HEADS[self.covariance](backbone.features, self.n_targets_, components)
-        return MixtureNetwork(
-            backbone, head, condition_columns=columns, condition_codes=len(codes), **options
-        )
 
     def _calibrate(self, rows: Rows) -> None:
         densities = self._densities(rows.condition)
@@ -301,9 +304,8 @@ class MDNRegressor(Predictions, RegressorMixin, BaseEstimator):  # type: ignore[
             try:
                 validate_data(self, X, reset=reset, skip_check_array=True)
             except ValueError as error:
-                fitted = self.encoder_.feature_names or f"{self.encoder_.n_features} columns"
-                told = f"{str(error).rstrip()} Pass what the model was fitted on: {fitted}."
-                raise ShapeError(told) from None
+                told = str(error).rstrip().rstrip(".")
+                raise ShapeError(f"{told}. Pass {self.encoder_.described}, or fit again.") from None
         return self.encoder_.encode(X, "X")
 
     def _rows(self, X: Any, y: Any, sample_weight: Any, *, reset: bool) -> Rows:  # noqa: N803
@@ -337,62 +339,19 @@ class MDNRegressor(Predictions, RegressorMixin, BaseEstimator):  # type: ignore[
 
     def _choose_maps(self, target: Tensor) -> tuple[Map, ...]:
         """Return the map of each target, from what was asked for or from the data."""
-        spec, labels = self.target_transform, self.target_names_ or range(self.n_targets_)
-        if isinstance(spec, Mapping):
-            for name in spec:
-                if name not in labels:
-                    came, expected = f"has {name!r}", f"the targets are {list(labels)}"
-                    raise DimensionError(message("target_transform", came, expected, "Use these."))
-            specs = [spec.get(name) for name in labels]
-        elif isinstance(spec, list):
-            specs = spec
-        else:
-            specs = [spec] * self.n_targets_
-        if len(specs) != self.n_targets_:
-            came, expected = f"has {len(specs)} entries", f"y has {self.n_targets_} column(s)"
-            raise ShapeError(message("target_transform", came, expected, "Pass one for each."))
-        maps = [
-            map_choice.propose(column)
-            if given == "auto"
-            else map_choice.resolve("real" if given is None else given, "target_transform")
-            for given, column in zip(specs, target.unbind(1), strict=True)
-        ]
-        if "auto" in specs:
-            told = ", ".join(f"{name!r}: {own}" for name, own in zip(labels, maps, strict=True))
+        labels = self.target_names_ or range(self.n_targets_)
+        proposed: dict[int, Map] = {}
+
+        def propose(place: int) -> Map:
+            return proposed.setdefault(place, map_choice.propose(target[:, place]))
+
+        maps = choose_maps(self.target_transform, labels, propose)
+        for label, own, column in zip(labels, maps, target.unbind(1), strict=True):
+            own.check(f"y, column {label!r},", column)
+        if proposed:
+            told = ", ".join(f"{labels[place]!r}: {own}" for place, own in proposed.items())
             warnings.warn(
                 f"target_transform: 'auto' chose {{{told}}}. Pass these to be sure of them.",
-                stacklevel=5,
+                stacklevel=6,
             )
-        return tuple(maps)
-
-    def _check_parameters(self) -> None:
-        """Refuse parameters that nothing else checks."""
-        whole = (int, np.integer)
-        count = self.n_components
-        for name, fits, expected in (
-            (
-                "n_components",
-                count == "auto" or (isinstance(count, whole) and int(count) >= 1),
-                'a number from 1 or "auto" was expected',
-            ),
-            (
-                "n_members",
-                isinstance(self.n_members, whole) and self.n_members >= 1,
-                "a number from 1 was expected",
-            ),
-            ("covariance", self.covariance in HEADS, f"one of {', '.join(HEADS)} was expected"),
-            (
-                "calibration_fraction",
-                isinstance(self.calibration_fraction, float | int)
-                and 0 <= self.calibration_fraction < 1,
-                "a share from 0 to below 1 was expected",
-            ),
-            (
-                "settings",
-                self.settings is None or isinstance(self.settings, Settings),
-                "condens.training.Settings was expected",
-            ),
-        ):
-            if not fits:
-                came = f"is {getattr(self, name)!r}"
-                raise ArgumentError(message(name, came, expected, "Change it."))
+        return maps

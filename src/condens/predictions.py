@@ -1,7 +1,8 @@
 """What a fitted model answers, as arrays: everything is asked of its densities."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ from numpy.typing import NDArray
 from sklearn.utils import check_random_state
 from torch import Generator, Tensor
 
+from condens import arguments
 from condens.errors import ArgumentError, message
 
 Array = NDArray[np.float64]
@@ -57,12 +59,12 @@ class Predictions(ABC):
             came, expected = "are both true", "one of them was expected"
             remedy = "The diagonal of the covariance holds the squares of the deviations."
             raise ArgumentError(message("return_std and return_cov", came, expected, remedy))
-        mean = self._each(X, lambda part: part.mean, 1)
-        if return_std:
-            return mean, self._each(X, lambda part: part.stddev, 1)
-        if return_cov:
-            return mean, self._each(X, lambda part: part.covariance_matrix)
-        return mean
+        if not return_std and not return_cov:
+            return self._each(X, lambda part: part.mean)
+        spread = "stddev" if return_std else "covariance_matrix"
+        answers = [(part.mean, getattr(part, spread)) for part in self._parts(X)]
+        mean, other = (torch.cat(column) for column in zip(*answers, strict=True))
+        return self._shaped(mean, 1), self._shaped(other, 1 if return_std else None)
 
     def predict_quantiles(
         self,
@@ -70,25 +72,26 @@ class Predictions(ABC):
         quantiles: Any = (0.05, 0.5, 0.95),
     ) -> Array:
         """Return quantiles of each target alone, [n, Q] or [n, D, Q]."""
-        levels = torch.as_tensor(np.array(quantiles, dtype=np.float64, ndmin=1))[:, None]
+        levels = _levels(quantiles)[:, None]
 
         def ask(part: Any) -> Tensor:
             each = [part.quantile(levels, dim) for dim in range(part.dimensions)]
             return torch.stack(each).permute(2, 0, 1)
 
-        return self._each(X, ask, 1)
+        return self._each(X, ask)
 
     def predict_interval(self, X: Any, coverage: float = 0.9) -> Array:  # noqa: N803
         """Return intervals that the model gives this probability, [n, 2] or [n, D, 2].
 
         For each target alone, with equal tails; `predict_region` has calibrated ones.
         """
+        coverage = arguments.check_mass("coverage", coverage)
 
         def ask(part: Any) -> Tensor:
             ends = [part.marginal(dim).interval(coverage) for dim in range(part.dimensions)]
             return torch.stack([torch.cat(pair, -1) for pair in ends], 1)
 
-        return self._each(X, ask, 1)
+        return self._each(X, ask)
 
     def sample(
         self,
@@ -97,16 +100,36 @@ class Predictions(ABC):
         random_state: Any = None,
     ) -> Array:
         """Draw targets, [S, n] or [S, n, D]."""
+        if not isinstance(n_samples, Integral) or int(n_samples) < 1:
+            came, expected = f"is {n_samples!r}", "a whole number from 1 was expected"
+            raise ArgumentError(message("n_samples", came, expected, "Change it."))
         seed = int(check_random_state(random_state).randint(2**31 - 1))
-        drawn = self.predict_dist(X).sample((n_samples,), generator=Generator().manual_seed(seed))
+        drawn = self.predict_dist(X).sample(
+            (int(n_samples),), generator=Generator().manual_seed(seed)
+        )
         return self._shaped(drawn, 2)
 
-    def _each(self, X: Any, ask: Callable[[Any], Tensor], axis: int | None = None) -> Array:  # noqa: N803
-        """Ask the densities of some rows at a time; `axis` is that of the targets."""
-        parts = [ask(self._densities(some)) for some in self._condition(X).split(BLOCK)]
-        return self._shaped(torch.cat(parts), axis)
+    def _parts(self, X: Any) -> Iterator[Any]:  # noqa: N803
+        """Yield the densities of some rows at a time."""
+        return map(self._densities, self._condition(X).split(BLOCK))
+
+    def _each(self, X: Any, ask: Callable[[Any], Tensor]) -> Array:  # noqa: N803
+        """Ask the densities of some rows at a time for answers [n, D, ...]."""
+        return self._shaped(torch.cat([ask(part) for part in self._parts(X)]), 1)
 
     def _shaped(self, answer: Tensor, axis: int | None) -> Array:
-        flat = self.flat_ and axis is not None
-        array: Array = (answer.squeeze(axis) if flat and axis is not None else answer).numpy()
+        """Return an array without the axis of the targets, if y had none."""
+        array: Array = (answer if axis is None or not self.flat_ else answer.squeeze(axis)).numpy()
         return array
+
+
+def _levels(quantiles: Any) -> Tensor:
+    """Return probabilities [Q]."""
+    try:
+        levels = np.array(quantiles, dtype=np.float64, ndmin=1)
+    except (TypeError, ValueError):
+        levels = np.full(1, np.nan)
+    if levels.ndim != 1 or not levels.size or not np.all((levels >= 0) & (levels <= 1)):
+        came, expected = f"is {quantiles!r}", "numbers from 0 to 1 were expected"
+        raise ArgumentError(message("quantiles", came, expected, "For the median, pass 0.5."))
+    return torch.from_numpy(levels)

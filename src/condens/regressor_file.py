@@ -1,8 +1,13 @@
-"""What a model file holds of an `MDNRegressor`, and the regressor back from it."""
+"""What a model file holds of an `MDNRegressor`, and the regressor back from it.
+
+A regressor that is made from a file must describe itself as the file does; else the file is
+refused.
+"""
 
 import copy
 import math
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,10 +16,12 @@ from torch import Tensor, nn
 
 from condens.conformal import Calibration
 from condens.data import TableEncoder
-from condens.errors import CondensError, ModelFileError, message
+from condens.errors import ArgumentError, CondensError, ModelFileError, message
 from condens.maps import map_from_dict
 from condens.nn import DensityNetwork
 from condens.persistence import network_document, network_from
+from condens.persistence.faults import damaged, reason, short
+from condens.persistence.header import canonical
 from condens.training import Epoch, History, Settings
 
 Document = dict[str, Any]
@@ -32,7 +39,17 @@ _PLAIN = (
     "warm_start",
     "width",
 )
-_FIELDS = {"encoder", "flat", "history", "maps", "network", "parameters", "seed", "settings"}
+_FIELDS = {
+    "backbone",
+    "encoder",
+    "flat",
+    "history",
+    "maps",
+    "network",
+    "parameters",
+    "seed",
+    "settings",
+}
 _LARGEST = torch.finfo(torch.float64).max
 
 
@@ -41,6 +58,7 @@ def to_document(model: Any) -> tuple[Document, dict[str, Tensor]]:
     network = _shortest(model.network_)
     settings = model.settings
     document = {
+        "backbone": model.backbone is not None,
         "encoder": model.encoder_.as_dict(),
         "flat": model.flat_,
         "history": _spelt(model.history_.as_dict()),
@@ -69,46 +87,74 @@ def from_document(
     """Return the regressor; raise `ModelFileError` where the document makes none."""
     given = {key: value for key, value in document.items() if key not in ("kind", "training")}
     if given.keys() != _FIELDS:
-        raise _damaged(f"has {sorted(document)}", f"{sorted(_FIELDS)} were expected")
+        raise _damaged(f"has {short(sorted(document))}", f"{sorted(_FIELDS)} were expected")
     try:
-        model = _model(make, document, tensors, backbone)
-    except ModelFileError:
-        raise
+        encoder = TableEncoder.from_dict(document["encoder"])
+    except CondensError as error:
+        raise _no_model(error) from error
+    network = _network(document, tensors, encoder, backbone)
+    try:
+        model = _model(make, document, tensors, encoder, network)
+        again, stored = to_document(model)
     except (CondensError, AttributeError, KeyError, TypeError, ValueError, OverflowError) as error:
-        came = f"makes no model ({type(error).__name__}: {error})"
-        raise _damaged(came, "what was saved was expected") from error
-    again, stored = to_document(model)
-    if again != given or stored.keys() != tensors.keys():
+        raise error if isinstance(error, ModelFileError) else _no_model(error) from error
+    if canonical(again) != canonical(given) or stored.keys() != tensors.keys():
         raise _damaged("makes another model", "the same was expected to come out")
+    if document["backbone"]:
+        model.backbone = missing_backbone if backbone is None else backbone
     return model
+
+
+def missing_backbone(columns: int) -> nn.Module:
+    """Stand for the function that made the backbone of a loaded model, and was not passed."""
+    came, expected = "is not known", f"a new one for {columns} columns is needed to fit"
+    remedy = "Pass it to load, or by set_params(backbone=...)."
+    raise ArgumentError(message("backbone", came, expected, remedy))
+
+
+def _network(
+    document: Mapping[str, Any],
+    tensors: Mapping[str, Tensor],
+    encoder: TableEncoder,
+    backbone: Callable[[int], nn.Module] | None,
+) -> DensityNetwork:
+    """Return the network; errors that the user's own backbone causes stay as they are."""
+    if type(document["backbone"]) is not bool:
+        raise _damaged("does not tell of a backbone", "true or false was expected")
+    if backbone is not None and (not callable(backbone) or isinstance(backbone, nn.Module)):
+        came, expected = f"is {type(backbone).__name__}", "the function of the fit was expected"
+        remedy = "Pass what makes a module from the number of columns."
+        raise ArgumentError(message("backbone", came, expected, remedy))
+    if backbone is not None and not document["backbone"]:
+        came, expected = "was given", "the model was fitted without one"
+        raise ArgumentError(message("backbone", came, expected, "Leave it out."))
+    made = None
+    # The file knows the backbones of condens itself.
+    if backbone is not None and canonical({"kind": "custom"}) in canonical(document["network"]):
+        made = partial(backbone, encoder.columns)
+    return network_from(document["network"], tensors, prefix="network.", backbone=made)
 
 
 def _model(
     make: Callable[..., Any],
     document: Mapping[str, Any],
     tensors: Mapping[str, Tensor],
-    backbone: Callable[[int], nn.Module] | None,
+    encoder: TableEncoder,
+    network: DensityNetwork,
 ) -> Any:
-    encoder = TableEncoder.from_dict(document["encoder"])
     maps = tuple(map_from_dict(values) for values in document["maps"])
-    network = network_from(
-        document["network"],
-        tensors,
-        prefix="network.",
-        backbone=None if backbone is None else lambda: backbone(encoder.columns),
-    )
     _check_fit(network, encoder, len(maps))
     settings = document["settings"]
     model = make(
         **document["parameters"],
-        backbone=backbone,
+        backbone=missing_backbone if document["backbone"] else None,
         settings=None if settings is None else Settings.from_dict(settings),
         target_transform=None if network.maps is None else list(maps),
     )
     model.network_, model.encoder_, model.maps_ = network.double(), encoder, maps
     model.n_targets_, model.target_names_ = network.dimensions, network.names
     model.flat_, model.seed_ = document["flat"], document["seed"]
-    if not isinstance(model.flat_, bool) or type(model.seed_) is not int:
+    if type(model.flat_) is not bool or type(model.seed_) is not int or model.seed_ >> 31:
         raise _damaged("has no flat and seed", "true or false, and a number, were expected")
     model.history_ = _history(document["history"])
     model.n_features_in_ = encoder.n_features
@@ -133,7 +179,9 @@ def _calibration(tensors: Mapping[str, Tensor], targets: int) -> Calibration:
     levels = [tensors[f"calibration.levels.{dim}"] for dim in range(targets)]
     ranks = tensors["calibration.ranks"]
     for part in (ranks, *levels):
-        if part.dim() != 1 or part.dtype != torch.float64 or bool((part < 0).any()):
+        most = _LARGEST if part is ranks else 0.5
+        flat = part.dim() == 1 and part.dtype == torch.float64
+        if not flat or bool(((part < 0) | (part > most)).any()):
             raise _damaged("has a calibration that is none", "scores in a row were expected")
     return Calibration(torch.where(ranks == _LARGEST, math.inf, ranks), levels)
 
@@ -182,10 +230,13 @@ def _number(value: Any, kind: type) -> Any:
     if kind is float and value in ("inf", "-inf", "nan"):
         return float(value)
     if type(value) is not kind:
-        raise _damaged(f"has {value!r} in its history", f"{kind.__name__} was expected")
+        raise _damaged(f"has {short(value)} in its history", f"{kind.__name__} was expected")
     return value
 
 
 def _damaged(came: str, expected: str) -> ModelFileError:
-    remedy = "Restore the file from a copy, or save the model again."
-    return ModelFileError(message("its document", came, expected, remedy))
+    return damaged("its document", came, expected)
+
+
+def _no_model(error: Exception) -> ModelFileError:
+    return _damaged(f"makes no model ({reason(error)})", "what was saved was expected")

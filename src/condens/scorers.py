@@ -11,17 +11,24 @@ from collections.abc import Callable
 from typing import Any, Self
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from sklearn.utils.metadata_routing import MetadataRequest, get_routing_for_object
 from torch import Generator
 
-from condens.data import TargetColumns
+from condens.data import Rows
+from condens.errors import ArgumentError, message
 
 Scores = Callable[[Any, Any, Any], NDArray[np.float64]]
+
+# Rows scored at a time, each by thousands of draws.
+BLOCK = 500
 
 
 class Scorer:
     """The weighted mean of a score of each row, called as scikit-learn calls its scorers.
+
+    The model may be the last step of a pipeline, or what a search has found.
 
     Args:
         name: what it is called.
@@ -31,6 +38,7 @@ class Scorer:
     def __init__(self, name: str, scores: Scores) -> None:
         self.name, self.scores = name, scores
         self._request = MetadataRequest(owner=name)
+        self._request.score.add_request(param="sample_weight", alias=None)
 
     def __call__(
         self,
@@ -39,8 +47,13 @@ class Scorer:
         y: Any,
         sample_weight: Any = None,
     ) -> float:
-        """Return the mean score."""
-        return float(np.average(self.scores(estimator, X, y), weights=sample_weight))
+        """Return the mean score of rows X, [n, F], and y, [n] or [n, D]."""
+        scores = self.scores(*_innermost(estimator, X), y)
+        place = np.arange(len(scores))
+        rows = Rows.of(place, place, sample_weight, names=("X", "y", "sample_weight")).observed("y")
+        # Rows of weight zero are left out: nothing times minus infinity is NaN.
+        counted = scores[rows.condition[:, 0].numpy()]
+        return float(np.average(counted, weights=rows.weights))
 
     def set_score_request(self, *, sample_weight: bool | str | None) -> Self:
         """Return a scorer that asks for weights, where metadata routing is enabled."""
@@ -56,17 +69,39 @@ class Scorer:
         return self.name
 
 
+def _innermost(estimator: Any, X: Any) -> tuple[Any, Any]:  # noqa: N803
+    """Return the model in searches and pipelines, and X as it reaches it."""
+    while True:
+        if hasattr(estimator, "best_estimator_"):
+            estimator = estimator.best_estimator_
+        elif hasattr(estimator, "steps"):
+            if len(estimator.steps) > 1:
+                X = estimator[:-1].transform(X)  # noqa: N806
+            estimator = estimator[-1]
+        else:
+            return estimator, X
+
+
 def _log_likelihoods(estimator: Any, X: Any, y: Any) -> NDArray[np.float64]:  # noqa: N803
     scores: NDArray[np.float64] = estimator.score_samples(X, y)
     return scores
 
 
 def _energy_scores(estimator: Any, X: Any, y: Any) -> NDArray[np.float64]:  # noqa: N803
-    density, target = estimator.predict_dist(X), TargetColumns.of(y, "y").values
+    condition, target, _ = estimator._rows(X, y, None, reset=False)
+    gaps = target.isnan().any(1)
+    if bool(gaps.any()):
+        came = f"is missing in row {int(gaps.nonzero()[0])}"
+        expected = "the energy score needs every target"
+        remedy = "Leave such rows out, or use log_likelihood_scorer."
+        raise ArgumentError(message("y", came, expected, remedy))
     # The same draws in every fold: models are compared, not luck.
-    estimate = density.energy_score(target, generator=Generator().manual_seed(0))
-    scores: NDArray[np.float64] = -estimate.value.numpy()
-    return scores
+    generator = Generator().manual_seed(0)
+    parts = [
+        estimator._densities(some).energy_score(values, generator=generator).value
+        for some, values in zip(condition.split(BLOCK), target.split(BLOCK), strict=True)
+    ]
+    return -torch.cat(parts).numpy()
 
 
 log_likelihood_scorer = Scorer("log_likelihood_scorer", _log_likelihoods)

@@ -76,8 +76,11 @@ class Rows(NamedTuple):
         weights = None if self.weights is None else self.weights[index]
         return Rows(self.condition[index], self.target[index], weights)
 
-    def observed(self) -> "Rows":
-        """Return the rows that tell something: a target observed, a weight that is not zero."""
+    def observed(self, name: str = "target") -> "Rows":
+        """Return the rows that tell something: a target observed, a weight that is not zero.
+
+        The target is called by its `name` where there are none.
+        """
         useful = ~self.target.isnan().all(1)
         if self.weights is not None:
             useful &= self.weights > 0
@@ -86,7 +89,7 @@ class Rows(NamedTuple):
         if not bool(useful.any()):
             came, expected = "has no row that counts", "at least one is needed"
             remedy = "Pass rows with an observed target and a weight above zero."
-            raise ArgumentError(message("target", came, expected, remedy))
+            raise ArgumentError(message(name, came, expected, remedy))
         return self.take(useful.nonzero().flatten())
 
     def split(self, share: float, seed: int) -> tuple["Rows", "Rows"]:

@@ -88,6 +88,12 @@ class TableEncoder:
         return len(self.features)
 
     @property
+    def described(self) -> str:
+        """The columns of a table, in words."""
+        names = "" if self.feature_names is None else f" ({_listed(self.feature_names)})"
+        return f"the {self.n_features} column(s) that were fitted{names}"
+
+    @property
     def columns(self) -> int:
         """How many columns C come out."""
         return self.numeric + len(self.categories)
