@@ -2,8 +2,7 @@
 
 From the radius and texture of cell nuclei and the diagnosis: the joint density of three other
 measurements, all positive, two of them strongly dependent. The picture shows it for two
-samples with the region that holds 90 % of new samples, and what is left of it once the
-smoothness is known.
+samples (50 and 90 % of the mass), and what it becomes once the smoothness is known.
 
     python examples/cells.py OUTPUT_DIRECTORY
 """
@@ -33,20 +32,21 @@ def tables() -> tuple[Any, Any]:
     return frame[CONDITIONS], frame[TARGETS]
 
 
-def draw(axes: Any, region: Any, point: Any, smoothness: float) -> None:
-    """Draw one sample's density, its region, and the density given the smoothness."""
+def draw(axes: Any, density: Any, point: Any, smoothness: float) -> None:
+    """Draw one sample's density, and the density given its smoothness."""
     x = torch.linspace(0.01, 0.3, 200, dtype=torch.float64)
     y = torch.linspace(0.048, 0.085, 200, dtype=torch.float64)
     grid = torch.cartesian_prod(x, y)
-    density = region.mixture[0]
-    for mixture, colour in (
-        (density.marginal(PLANE), "tab:blue"),
-        (density.condition({TARGETS[0]: smoothness}), "tab:orange"),
+    for mixture, colour, name in (
+        (density.marginal(PLANE), "tab:blue", "the density"),
+        (density.condition({TARGETS[0]: smoothness}), "tab:orange", "given the smoothness"),
     ):
         height = mixture.log_prob(grid).exp().reshape(200, 200).T
         levels = [float(mixture.hpd_threshold(mass).value.exp()) for mass in (0.9, 0.5)]
         axes.contour(x, y, height, levels=levels, colors=colour, linewidths=[1, 1.6])
-    axes.plot(*point[PLANE], "k+", ms=12)
+        axes.plot([], [], color=colour, label=name)
+    axes.plot(*point[PLANE], "k+", ms=12, label="the sample itself")
+    axes.legend(frameon=False, loc="lower right")
     axes.set(xlabel=PLANE[0], ylabel=PLANE[1])
 
 
@@ -77,7 +77,7 @@ def main() -> None:
     for axes, kind in zip(figure.subplots(1, 2), ("benign", "malignant"), strict=True):
         row = int(np.flatnonzero(test_x["diagnosis"] == kind)[1])
         sample, point = test_x.iloc[[row]], test_y.iloc[row]
-        draw(axes, model.predict_region(sample), point, float(point[TARGETS[0]]))
+        draw(axes, model.predict_dist(sample)[0], point, float(point[TARGETS[0]]))
         axes.set_title(f"{kind}, radius {sample['mean radius'].iloc[0]:.1f}")
     options.output.mkdir(parents=True, exist_ok=True)
     figure.savefig(options.output / "cells.png", dpi=120)
