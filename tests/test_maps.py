@@ -171,3 +171,18 @@ def test_proposals():
 )
 def test_everything_else_is_real(column):
     assert propose(column) == Real()
+
+
+@pytest.mark.parametrize("own", [Real(), Positive(2.0), Interval(-1.0, 3.0)], ids=str)
+def test_the_slope_is_the_same_from_either_side(own):
+    x = torch.linspace(-8, 8, 33, dtype=torch.float64)
+    assert_close(own.log_slope_at(x), own.log_slope(own.from_real(x)), rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("own", [Integer(), Integer(lower=3)], ids=str)
+def test_the_slope_in_a_cell_is_that_of_its_ends(own):
+    # ∫ dx/dz dz over a cell is its width in x.
+    below, above = own.cell(torch.tensor([5.0], dtype=torch.float64))
+    z = 5 + (torch.arange(10_000, dtype=torch.float64) + 0.5) / 10_000
+    x = z if own.lower is None else (z - own.lower).log()
+    assert_close(own.log_slope_at(x).exp().mean(), (above - below)[0], rtol=1e-8, atol=0)

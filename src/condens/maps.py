@@ -39,6 +39,10 @@ class Real(Map):
         """Return 0."""
         return torch.zeros_like(widen(y))
 
+    def log_slope_at(self, x: Tensor) -> Tensor:
+        """Return 0."""
+        return torch.zeros_like(widen(x))
+
     def mean(self, mean: Tensor, deviation: Tensor) -> Tensor:  # noqa: ARG002
         """Return μ."""
         return mean
@@ -86,6 +90,10 @@ class Positive(Map):
     def log_slope(self, y: Tensor) -> Tensor:
         """Return −log(y − lower)."""
         return -self.to_real(y)
+
+    def log_slope_at(self, x: Tensor) -> Tensor:
+        """Return −x."""
+        return -widen(x)
 
     def mean(self, mean: Tensor, deviation: Tensor) -> Tensor:
         """Return lower + exp(μ + σ²/2)."""
@@ -152,6 +160,11 @@ class Interval(Map):
         y = widen(y)
         return math.log(self._width) - (y - self.lower).log() - (self.upper - y).log()
 
+    def log_slope_at(self, x: Tensor) -> Tensor:
+        """Return −log s(x) − log s(−x) − log(upper − lower) for the logistic function s."""
+        x, log_s = widen(x), torch.nn.functional.logsigmoid
+        return -log_s(x) - log_s(-x) - math.log(self._width)
+
     def mean(self, mean: Tensor, deviation: Tensor) -> Tensor:
         """Return lower + (upper − lower) E[s(X)] for the logistic function s."""
         return self.lower + self._width * images.logistic_moments(mean, deviation)[0]
@@ -212,9 +225,9 @@ class Integer(Map):
         """Return 0: a probability has no unit."""
         return torch.zeros_like(widen(y))
 
-    def middle_log_slope(self, y: Tensor) -> Tensor:
-        """Return log|dx/dz| in the middle of the cell."""
-        return torch.zeros_like(widen(y)) if self.lower is None else -self.to_real(y)
+    def log_slope_at(self, x: Tensor) -> Tensor:
+        """Return 0, or −x where there is a bound."""
+        return torch.zeros_like(widen(x)) if self.lower is None else -widen(x)
 
     def cell(self, y: Tensor) -> tuple[Tensor, Tensor]:
         """Return the real ends of the cell of y."""

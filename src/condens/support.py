@@ -43,9 +43,9 @@ class Map(ABC):
     def log_slope(self, y: Tensor) -> Tensor:
         """Return log|dx/dy|: what the density gains by the change of units."""
 
-    def middle_log_slope(self, y: Tensor) -> Tensor:
-        """Return log|dx/dy| at `to_real(y)`; for whole numbers, in the middle of the cell."""
-        return self.log_slope(y)
+    @abstractmethod
+    def log_slope_at(self, x: Tensor) -> Tensor:
+        """Return log|dx/dz| from x, where z is y itself or, of whole numbers, a point in a cell."""
 
     @abstractmethod
     def mean(self, mean: Tensor, deviation: Tensor) -> Tensor:
