@@ -180,3 +180,19 @@ def test_nothing_is_ever_nan():
                 free = [d for d in range(5) if d not in dims]
                 given = m.condition({d: y[:, d] for d in dims})
                 assert not given.log_prob(y[:, free]).isnan().any()
+
+
+def test_narrowed_components_keep_their_means_and_correlations():
+    torch.manual_seed(0)
+    base = GaussianMixture(torch.zeros(5, 2), torch.randn(5, 2, 3), torch.randn(5, 2, 6))
+    mixture = TransformedMixture(base.to(torch.float64), [Positive(), Real(), Positive()])
+    before = mixture.base.covariance_matrices
+    limits = torch.tensor([0.5, math.inf, 1e9], dtype=torch.float64)
+    after = mixture.narrowed(limits).base.covariance_matrices
+    deviations = before.diagonal(dim1=-2, dim2=-1).sqrt()
+    found = after.diagonal(dim1=-2, dim2=-1).sqrt()
+    assert_close(found, torch.minimum(deviations, limits), rtol=1e-9, atol=1e-12)
+    for matrix, spread in ((before, deviations), (after, found)):
+        matrix /= spread.unsqueeze(-1) * spread.unsqueeze(-2)
+    assert_close(after, before, rtol=1e-8, atol=1e-9)
+    assert torch.equal(mixture.narrowed(limits).base.means, mixture.base.means)

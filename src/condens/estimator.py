@@ -308,6 +308,13 @@ class MDNRegressor(Predictions, RegressorMixin, BaseEstimator):  # type: ignore[
     def _densities(self, condition: Tensor) -> Any:
         return self.network_(condition)
 
+    def _for_moments(self, densities: Any) -> Any:
+        scales = self.network_.target_scaling.scale
+        limits = torch.where(
+            torch.tensor([own.exponential for own in self.maps_]), scales, torch.inf
+        )
+        return densities.narrowed(limits) if bool(limits.isfinite().any()) else densities
+
     def _condition(self, X: Any, *, reset: bool = False) -> Tensor:  # noqa: N803
         if reset:
             self.encoder_ = TableEncoder.fit(X, "X")

@@ -67,6 +67,8 @@ class Positive(Map):
     lower: float = 0.0
     kind = "positive"
 
+    exponential = True
+
     def __post_init__(self) -> None:
         check_bound("lower", self.lower)
 
@@ -201,6 +203,11 @@ class Integer(Map):
         ):
             came, expected = f"is {self.lower!r}", "a whole number or None was expected"
             raise ArgumentError(message("lower", came, expected, "For counts, pass 0."))
+
+    @property
+    def exponential(self) -> bool:
+        """Whether there is a bound."""
+        return self.lower is not None
 
     @property
     def description(self) -> str:

@@ -23,6 +23,11 @@ class Map(ABC):
     discrete: ClassVar[bool] = False
 
     @property
+    def exponential(self) -> bool:
+        """Whether y grows with the exponential of x."""
+        return False
+
+    @property
     @abstractmethod
     def description(self) -> str:
         """What the values are, such as "numbers above 0"."""

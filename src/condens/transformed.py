@@ -14,7 +14,7 @@ from condens.functional import algebra, cells, estimates, images, mixture, score
 from condens.functional.algebra import Parameters
 from condens.functional.dtypes import widen
 from condens.functional.estimates import Estimate
-from condens.functional.triangular import component_variances
+from condens.functional.triangular import component_variances, rescale
 from condens.mapped import MappedMixture
 from condens.maps import Integer, Positive, Real
 from condens.sampled import SampledMixture
@@ -156,6 +156,20 @@ class TransformedMixture(MappedMixture, SampledMixture):
             *parameters.to(self.dtype), names=names, validate_args=self._validate_args
         )
         return type(self)(conditional, [self.maps[d] for d in free])
+
+    def narrowed(self, limits: Any) -> Self:
+        """Return the mixture with no component wider than `limits` [D] on the real line.
+
+        A component beyond is drawn together about its mean, in the dimensions concerned. The
+        moments of positive numbers grow with exp(σ²) and are then those of the widest
+        component, however rare; this bounds them.
+        """
+        limits = torch.as_tensor(limits, dtype=torch.float64, device=self.device)
+        logits, means, factors = widen(*self.base.parameters)
+        deviations = component_variances(factors, self.dimensions).sqrt()
+        scale = (limits / deviations).clamp(max=1.0)
+        parameters = Parameters(logits, means, rescale(factors, scale)).to(self.dtype)
+        return type(self)(self.base._with(parameters, self.names), self.maps)
 
     # One dimension.
 
