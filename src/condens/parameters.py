@@ -26,7 +26,9 @@ def _is_share(value: Any) -> bool:
 # What fits, and what is told where something else came.
 _EXPECTED: Mapping[str, tuple[Callable[[Any], bool], str]] = {
     "n_components": (
-        lambda value: value is None or value == "auto" or _is_count(value),
+        lambda value: (
+            value is None or _is_count(value) or (isinstance(value, str) and value == "auto")
+        ),
         'a whole number from 1, "auto" or None',
     ),
     "covariance": (
