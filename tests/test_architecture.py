@@ -23,6 +23,7 @@ LAYERS = {
     "distribution": (2, {"torch"}),
     "low_rank": (2, {"torch"}),
     "conformal": (2, {"torch"}),
+    "support": (2, {"torch"}),
     "maps": (2, {"torch"}),
     "map_choice": (2, {"torch"}),
     "moments": (2, {"torch"}),

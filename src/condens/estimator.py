@@ -28,7 +28,14 @@ from condens.parameters import (
     make_networks,
 )
 from condens.predictions import BLOCK, Array, Predictions
-from condens.training import History, Settings, choose_components, train
+from condens.training import (
+    History,
+    Settings,
+    choose_components,
+    suited_components,
+    suited_settings,
+    train,
+)
 
 # The rate of `partial_fit`, a share of that of `fit`, which falls to zero.
 STREAM = 0.1
@@ -38,8 +45,9 @@ class MDNRegressor(Predictions, RegressorMixin, BaseEstimator):  # type: ignore[
     """A mixture density network: p(y | x) as a Gaussian mixture with full covariances.
 
     Args:
-        n_components: of the mixture; "auto" finds how many the data ask for, at several
-            times the cost.
+        n_components: of the mixture; by default what suits the number of rows, see
+            `condens.training.suited_components`. "auto" finds how many the data ask for, at
+            several times the cost.
         covariance: `full`, `diagonal`, `isotropic`, `tied` or `low_rank`.
         width, depth: of the network's hidden layers.
         dropout: share of a hidden layer's outputs set to zero in training.
@@ -52,7 +60,8 @@ class MDNRegressor(Predictions, RegressorMixin, BaseEstimator):  # type: ignore[
             each counts once.
         backbone: makes, from the number of condition columns, a module that maps them to
             features [b, F] and has F as attribute `features`; in place of an MLP.
-        settings: how to train, see `condens.training.Settings`. Its seed is drawn from
+        settings: how to train, see `condens.training.Settings`; by default what suits the
+            number of rows, `condens.training.suited_settings`. The seed is drawn from
             `random_state`.
         warm_start: let `fit` go on from the network and the scales of the last one. Give it the
             same rows then, or some that are all new: those held out before stay held out.
@@ -77,7 +86,7 @@ class MDNRegressor(Predictions, RegressorMixin, BaseEstimator):  # type: ignore[
     >>> y = X @ [[1.0, 0.0], [1.0, 2.0]] + 0.1 * rng.normal(size=(300, 2))
     >>> model = MDNRegressor(random_state=0, settings=Settings(epochs=20)).fit(X, y)
     >>> model.predict_dist(X[:5])
-    GaussianMixture(batch_shape=[5], components=10, dimensions=2, covariance='full')
+    GaussianMixture(batch_shape=[5], components=3, dimensions=2, covariance='full')
     """
 
     kind: ClassVar[str] = "regressor"
@@ -91,7 +100,7 @@ class MDNRegressor(Predictions, RegressorMixin, BaseEstimator):  # type: ignore[
 
     def __init__(
         self,
-        n_components: int | Literal["auto"] = 10,
+        n_components: int | Literal["auto"] | None = None,
         *,
         covariance: str = "full",
         width: int = 128,
@@ -234,7 +243,7 @@ class MDNRegressor(Predictions, RegressorMixin, BaseEstimator):  # type: ignore[
         """Fit to X, y and weights, or leave the model as it was."""
         before = dict(self.__dict__)
         try:
-            self._fit_rows(*table, settings=settings or Settings(), keep=keep)
+            self._fit_rows(*table, settings=settings, keep=keep)
         except BaseException:
             self.__dict__ = before
             raise
@@ -246,7 +255,7 @@ class MDNRegressor(Predictions, RegressorMixin, BaseEstimator):  # type: ignore[
         y: Any,
         sample_weight: Any,
         *,
-        settings: Settings,
+        settings: Settings | None,
         keep: bool,
     ) -> None:
         check_parameters(self)
@@ -259,6 +268,7 @@ class MDNRegressor(Predictions, RegressorMixin, BaseEstimator):  # type: ignore[
         seed = self.seed_ if keep else int(random.randint(2**31 - 1))
         if self.calibration_fraction:
             rows, held_out = rows.split(self.calibration_fraction, seed)
+        settings = suited_settings(len(rows)) if settings is None else settings
         if keep:
             network: DensityNetwork = copy.deepcopy(self.network_).float()
             settings = replace(settings, seed=seed, start="keep")
@@ -274,7 +284,7 @@ class MDNRegressor(Predictions, RegressorMixin, BaseEstimator):  # type: ignore[
 
     def _train(self, rows: Rows, settings: Settings) -> tuple[DensityNetwork, History]:
         """Make networks and train them; find the number of components, if that is asked for."""
-        count: Any = self.n_components
+        count: Any = self.n_components or suited_components(len(rows))
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(settings.seed)
             if count == "auto":
@@ -284,7 +294,10 @@ class MDNRegressor(Predictions, RegressorMixin, BaseEstimator):  # type: ignore[
                     return chosen.network, chosen.history
                 count = chosen.network.head.components
             network = make_networks(self, count)
-        return network, train(network, rows, settings, progress=self.verbose)
+        with warnings.catch_warnings():
+            if self.n_components is None:  # not their choice: some data need one only
+                warnings.filterwarnings("ignore", "Nearly all weight is on one")
+            return network, train(network, rows, settings, progress=self.verbose)
 
     def _calibrate(self, rows: Rows) -> None:
         densities = self._densities(rows.condition)
@@ -294,6 +307,13 @@ class MDNRegressor(Predictions, RegressorMixin, BaseEstimator):  # type: ignore[
     @torch.no_grad()
     def _densities(self, condition: Tensor) -> Any:
         return self.network_(condition)
+
+    def _for_moments(self, densities: Any) -> Any:
+        scales = self.network_.target_scaling.scale
+        limits = torch.where(
+            torch.tensor([own.exponential for own in self.maps_]), scales, torch.inf
+        )
+        return densities.narrowed(limits) if bool(limits.isfinite().any()) else densities
 
     def _condition(self, X: Any, *, reset: bool = False) -> Tensor:  # noqa: N803
         if reset:

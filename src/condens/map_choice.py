@@ -7,7 +7,8 @@ from torch import Tensor
 
 from condens.errors import ArgumentError, message
 from condens.functional.dtypes import widen
-from condens.maps import Integer, Interval, Map, Positive, Real
+from condens.maps import Integer, Interval, Positive, Real
+from condens.support import Map
 
 _WORDS: Mapping[str, Map] = {
     "real": Real(),

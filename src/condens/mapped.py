@@ -11,7 +11,7 @@ from condens import arguments
 from condens.dimensions import in_order
 from condens.distribution import GaussianMixture
 from condens.errors import ArgumentError, DimensionError, message
-from condens.maps import Map
+from condens.support import Map
 
 
 class MappedMixture(Distribution):

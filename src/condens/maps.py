@@ -1,10 +1,9 @@
 """Maps between targets with a support of their own and the real line, one dimension each."""
 
 import math
-from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from typing import Any, ClassVar
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Generator, Tensor
@@ -12,97 +11,9 @@ from torch import Generator, Tensor
 from condens.errors import ArgumentError, message
 from condens.functional import images
 from condens.functional.dtypes import widen
+from condens.support import Map, check_bound
 
-
-def _check_bound(name: str, bound: float) -> None:
-    if isinstance(bound, bool) or not isinstance(bound, int | float) or not math.isfinite(bound):
-        came, expected = f"is {bound!r}", "a finite number was expected"
-        raise ArgumentError(message(name, came, expected, "Leave out a bound that there is not."))
-
-
-class Map(ABC):
-    """A monotone map between a target's own values y and real numbers x.
-
-    Every method works elementwise and in double precision. NaN, which means "not
-    observed", passes through.
-    """
-
-    kind: ClassVar[str]
-    discrete: ClassVar[bool] = False
-
-    @property
-    @abstractmethod
-    def description(self) -> str:
-        """What the values are, such as "numbers above 0"."""
-
-    @abstractmethod
-    def contains(self, y: Tensor) -> Tensor:
-        """Tell which values lie in the support; NaN does not."""
-
-    @abstractmethod
-    def to_real(self, y: Tensor) -> Tensor:
-        """Return the real x of values in the support."""
-
-    @abstractmethod
-    def from_real(self, x: Tensor) -> Tensor:
-        """Return the value of a real x; ±inf gives the ends of the support."""
-
-    @abstractmethod
-    def log_slope(self, y: Tensor) -> Tensor:
-        """Return log|dx/dy|: what the density gains by the change of units."""
-
-    def middle_log_slope(self, y: Tensor) -> Tensor:
-        """Return log|dx/dy| at `to_real(y)`; for whole numbers, in the middle of the cell."""
-        return self.log_slope(y)
-
-    @abstractmethod
-    def mean(self, mean: Tensor, deviation: Tensor) -> Tensor:
-        """Return E[Y] where X ~ N(mean, deviation²)."""
-
-    @abstractmethod
-    def variance(self, mean: Tensor, deviation: Tensor) -> Tensor:
-        """Return Var[Y] where X ~ N(mean, deviation²)."""
-
-    @abstractmethod
-    def coefficients(self, mean: Tensor, deviation: Tensor) -> Tensor:
-        """Return the Hermite coefficients of Y [..., ORDER]; see `functional.images`."""
-
-    def overflows(self, mean: Tensor, deviation: Tensor) -> Tensor:  # noqa: ARG002
-        """Tell whether E[Y²] is beyond double precision."""
-        return torch.zeros_like(mean, dtype=torch.bool)
-
-    def threshold(self, y: Tensor) -> Tensor:
-        """Return the x with {Y ≤ y} = {X ≤ x}: −inf below the support, +inf above."""
-        y = widen(y)
-        inside = self.contains(y)
-        x = self.to_real(torch.where(inside, y, self.from_real(torch.zeros_like(y))))
-        below = y <= self.from_real(torch.full_like(y, -torch.inf))
-        beyond = torch.where(below, -torch.inf, torch.where(y.isnan(), torch.nan, torch.inf))
-        return torch.where(inside, x, beyond)
-
-    def nearest(self, y: Tensor) -> Tensor:
-        """Return the nearest value in the support, in the dtype that comes."""
-        ends = torch.tensor([-torch.inf, torch.inf], dtype=torch.float64)
-        lower, upper = self.from_real(ends).to(y.dtype).to(y.device)
-        inwards = torch.nextafter(lower, upper), torch.nextafter(upper, lower)
-        return y.clamp(*inwards)
-
-    def check(self, name: str, y: Tensor) -> None:
-        """Refuse values outside the support; NaN passes."""
-        bad = ~(self.contains(widen(y)) | y.isnan())
-        if bool(bad.any()):
-            where = bad.nonzero()[0].tolist()
-            came = f"has {float(y[tuple(where)]):g}" + (f" at index {where}" if where else "")
-            remedy = "Correct the value, or choose another map for this dimension."
-            raise ArgumentError(message(name, came, f"{self.description} were expected", remedy))
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return plain JSON values from which `map_from_dict` builds the map again.
-
-        >>> Interval(0.0, 10.0).as_dict()
-        {'kind': 'interval', 'lower': 0.0, 'upper': 10.0}
-        """
-        return {"kind": self.kind, **asdict(self)}  # type: ignore[call-overload]
+__all__ = ["MAPS", "Integer", "Interval", "Map", "Positive", "Real", "map_from_dict"]
 
 
 @dataclass(frozen=True)
@@ -128,6 +39,10 @@ class Real(Map):
         """Return 0."""
         return torch.zeros_like(widen(y))
 
+    def log_slope_at(self, x: Tensor) -> Tensor:
+        """Return 0."""
+        return torch.zeros_like(widen(x))
+
     def mean(self, mean: Tensor, deviation: Tensor) -> Tensor:  # noqa: ARG002
         """Return μ."""
         return mean
@@ -152,8 +67,10 @@ class Positive(Map):
     lower: float = 0.0
     kind = "positive"
 
+    exponential = True
+
     def __post_init__(self) -> None:
-        _check_bound("lower", self.lower)
+        check_bound("lower", self.lower)
 
     @property
     def description(self) -> str:
@@ -175,6 +92,10 @@ class Positive(Map):
     def log_slope(self, y: Tensor) -> Tensor:
         """Return −log(y − lower)."""
         return -self.to_real(y)
+
+    def log_slope_at(self, x: Tensor) -> Tensor:
+        """Return −x."""
+        return -widen(x)
 
     def mean(self, mean: Tensor, deviation: Tensor) -> Tensor:
         """Return lower + exp(μ + σ²/2)."""
@@ -206,8 +127,8 @@ class Interval(Map):
     kind = "interval"
 
     def __post_init__(self) -> None:
-        _check_bound("lower", self.lower)
-        _check_bound("upper", self.upper)
+        check_bound("lower", self.lower)
+        check_bound("upper", self.upper)
         if not self.lower < self.upper:
             came, expected = f"is {self.upper!r}", f"it must be above lower, {self.lower!r}"
             raise ArgumentError(message("upper", came, expected, "Swap them, or widen the range."))
@@ -240,6 +161,11 @@ class Interval(Map):
         """Return log(upper − lower) − log(y − lower) − log(upper − y)."""
         y = widen(y)
         return math.log(self._width) - (y - self.lower).log() - (self.upper - y).log()
+
+    def log_slope_at(self, x: Tensor) -> Tensor:
+        """Return −log s(x) − log s(−x) − log(upper − lower) for the logistic function s."""
+        x, log_s = widen(x), torch.nn.functional.logsigmoid
+        return -log_s(x) - log_s(-x) - math.log(self._width)
 
     def mean(self, mean: Tensor, deviation: Tensor) -> Tensor:
         """Return lower + (upper − lower) E[s(X)] for the logistic function s."""
@@ -279,6 +205,11 @@ class Integer(Map):
             raise ArgumentError(message("lower", came, expected, "For counts, pass 0."))
 
     @property
+    def exponential(self) -> bool:
+        """Whether there is a bound."""
+        return self.lower is not None
+
+    @property
     def description(self) -> str:
         """The bound in words."""
         return "whole numbers" + ("" if self.lower is None else f" from {self.lower}")
@@ -301,9 +232,9 @@ class Integer(Map):
         """Return 0: a probability has no unit."""
         return torch.zeros_like(widen(y))
 
-    def middle_log_slope(self, y: Tensor) -> Tensor:
-        """Return log|dx/dz| in the middle of the cell."""
-        return torch.zeros_like(widen(y)) if self.lower is None else -self.to_real(y)
+    def log_slope_at(self, x: Tensor) -> Tensor:
+        """Return 0, or −x where there is a bound."""
+        return torch.zeros_like(widen(x)) if self.lower is None else -widen(x)
 
     def cell(self, y: Tensor) -> tuple[Tensor, Tensor]:
         """Return the real ends of the cell of y."""

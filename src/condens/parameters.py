@@ -26,8 +26,10 @@ def _is_share(value: Any) -> bool:
 # What fits, and what is told where something else came.
 _EXPECTED: Mapping[str, tuple[Callable[[Any], bool], str]] = {
     "n_components": (
-        lambda value: _is_count(value) or (isinstance(value, str) and value == "auto"),
-        'a whole number from 1 or "auto"',
+        lambda value: (
+            value is None or _is_count(value) or (isinstance(value, str) and value == "auto")
+        ),
+        'a whole number from 1, "auto" or None',
     ),
     "covariance": (
         lambda value: isinstance(value, str) and value in HEADS,
@@ -135,7 +137,7 @@ def check_kept(model: Any) -> None:
     if choose_maps(model.target_transform, labels, lambda place: model.maps_[place]) != model.maps_:
         raise _changed("target_transform")
     components = model.n_components
-    if components == "auto":
+    if components is None or components == "auto":
         first = fitted.members[0] if isinstance(fitted, Ensemble) else fitted
         components = first.head.components
     with torch.random.fork_rng(devices=[]):

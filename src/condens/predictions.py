@@ -36,6 +36,10 @@ class Predictions(ABC):
     def _densities(self, condition: Tensor) -> Any:
         """Return a batch of densities in y's own units, in double precision on the CPU."""
 
+    @abstractmethod
+    def _for_moments(self, densities: Any) -> Any:
+        """Return densities whose moments are bounded by what the data were like."""
+
     def predict_dist(self, X: Any) -> Any:  # noqa: N803
         """Return the joint densities of the targets, a batch of n, in y's own units.
 
@@ -54,15 +58,20 @@ class Predictions(ABC):
 
         With `return_std` the standard deviations too, of the same shape; with `return_cov`
         the covariances of each row's targets, [n, D, D].
+
+        Positive targets and counts have moments that a component's width decides more than
+        its weight. Here no component counts as wider, in log y, than the targets of the fit;
+        `predict_dist(X).mean` has no such bound.
         """
         if return_std and return_cov:
             came, expected = "are both true", "one of them was expected"
             remedy = "The diagonal of the covariance holds the squares of the deviations."
             raise ArgumentError(message("return_std and return_cov", came, expected, remedy))
         if not return_std and not return_cov:
-            return self._each(X, lambda part: part.mean)
+            return self._each(X, lambda part: self._for_moments(part).mean)
         spread = "stddev" if return_std else "covariance_matrix"
-        answers = [(part.mean, getattr(part, spread)) for part in self._parts(X)]
+        parts = map(self._for_moments, self._parts(X))
+        answers = [(part.mean, getattr(part, spread)) for part in parts]
         mean, other = (torch.cat(column) for column in zip(*answers, strict=True))
         return self._shaped(mean, 1), self._shaped(other, 1 if return_std else None)
 

@@ -60,7 +60,7 @@ class SampledMixture(Distribution, ABC):
         wide: Any = self.expand(batch)
         value = value.expand(*batch, value.shape[-1])
         patterns, which = torch.unique(
-            ~value.isnan().flatten(0, -2), dim=0, sorted=False, return_inverse=True
+            ~value.isnan().reshape(batch.numel(), -1), dim=0, sorted=False, return_inverse=True
         )
         result, which = torch.zeros(batch, dtype=self.dtype, device=value.device), which.view(batch)
         for i, seen in enumerate(patterns):

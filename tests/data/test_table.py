@@ -19,9 +19,9 @@ from condens.errors import ArgumentError, DimensionError, NotFiniteError, ShapeE
 NAN, INF = math.nan, math.inf
 ROWS = [[1.0, 0.0], [2.0, 1.0], [-3.0, 1.0]]
 
-CELLS = "Make every cell one number, or text in a column of a DataFrame."
+CELLS = "The argument must be a table with a string (in a DataFrame) or a number in every cell."
 DATES = "Derive numbers such as the year, the day of the year, or seconds since an origin."
-PARTS = "Pass the real and the imaginary part as two columns."
+PARTS = "Complex data not supported: pass the real and the imaginary part as two columns."
 TEXT = (
     "Encode it as numbers, or, in a condition, pass a DataFrame: its columns of text are "
     "categories."
@@ -332,7 +332,7 @@ def test_a_record_that_is_none_is_refused(record):
         TableEncoder.from_dict(record)
 
 
-SHAPE = "but a row and a column are needed. Pass some data."
+SHAPE = "while a minimum of 1 is required. Pass some data."
 
 
 @pytest.mark.parametrize(
@@ -349,11 +349,11 @@ SHAPE = "but a row and a column are needed. Pass some data."
             ShapeError,
             f"X has shape [2, 2, 2], but [rows, columns] was expected. {RESHAPE}",
         ),
-        (np.zeros((0, 2)), ShapeError, f"X has shape [0, 2], {SHAPE}"),
-        (np.zeros((2, 0)), ShapeError, f"X has shape [2, 0], {SHAPE}"),
-        (pd.DataFrame({"a": []}), ShapeError, f"X has shape [0, 1], {SHAPE}"),
-        (pd.DataFrame(index=[1, 2]), ShapeError, f"X has shape [2, 0], {SHAPE}"),
-        (pl.DataFrame(), ShapeError, f"X has shape [0, 0], {SHAPE}"),
+        (np.zeros((0, 2)), ShapeError, f"X has 0 sample(s) (shape=(0, 2)) {SHAPE}"),
+        (np.zeros((2, 0)), ShapeError, f"X has 0 feature(s) (shape=(2, 0)) {SHAPE}"),
+        (pd.DataFrame({"a": []}), ShapeError, f"X has 0 sample(s) (shape=(0, 1)) {SHAPE}"),
+        (pd.DataFrame(index=[1, 2]), ShapeError, f"X has 0 feature(s) (shape=(2, 0)) {SHAPE}"),
+        (pl.DataFrame(), ShapeError, f"X has 0 sample(s) (shape=(0, 0)) {SHAPE}"),
         (
             [[1, 2], [3]],
             ShapeError,
@@ -399,17 +399,17 @@ SHAPE = "but a row and a column are needed. Pass some data."
         (
             scipy.sparse.csr_array(np.eye(2)),
             ArgumentError,
-            "X holds csr_array, but a dense table was expected. Convert it by .toarray().",
+            "X holds csr_array, but a dense table was expected, not a sparse one. Convert it by .toarray().",
         ),
         (
             torch.eye(2).to_sparse(),
             ArgumentError,
-            "X holds torch.sparse_coo, but a dense table was expected. Convert it by .to_dense().",
+            "X holds torch.sparse_coo, but a dense table was expected, not a sparse one. Convert it by .to_dense().",
         ),
         (
             pd.DataFrame({"a": pd.arrays.SparseArray([0, 1])}),
             ArgumentError,
-            "X holds Sparse[int64, 0] in column 'a', but a dense table was expected. Convert it by "
+            "X holds Sparse[int64, 0] in column 'a', but a dense table was expected, not a sparse one. Convert it by "
             ".sparse.to_dense().",
         ),
         (
@@ -509,7 +509,7 @@ SHAPE = "but a row and a column are needed. Pass some data."
 def test_what_cannot_be_learnt_is_named(table, error, text):
     with pytest.raises(error) as raised:
         TableEncoder.fit(table, "X")
-    assert type(raised.value) is error
+    assert isinstance(raised.value, error)
     assert str(raised.value) == text
 
 
@@ -585,7 +585,7 @@ FITTED = pd.DataFrame({"a": [1.0, 2.0], "b": ["u", "v"], "c": pd.Categorical([1,
 def test_what_does_not_fit_is_named(table, error, text):
     with pytest.raises(error) as raised:
         TableEncoder.fit(FITTED).encode(table, "X")
-    assert type(raised.value) is error
+    assert isinstance(raised.value, error)
     assert str(raised.value) == text
 
 

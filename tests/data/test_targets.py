@@ -50,7 +50,11 @@ ENCODE = "but real numbers were expected. Encode it as numbers, or make it part 
     [
         (3.0, ShapeError, f"y has shape [], {SHAPES}"),
         (np.zeros((1, 1, 1)), ShapeError, f"y has shape [1, 1, 1], {SHAPES}"),
-        ([], ShapeError, "y has shape [0, 1], but a row and a column are needed. Pass some data."),
+        (
+            [],
+            ShapeError,
+            "y has 0 sample(s) (shape=(0, 1)) while a minimum of 1 is required. Pass some data.",
+        ),
         (
             [[1], [2, 3]],
             ShapeError,
@@ -94,7 +98,7 @@ ENCODE = "but real numbers were expected. Encode it as numbers, or make it part 
 def test_what_cannot_be_a_target_is_named(target, error, text):
     with pytest.raises(error) as raised:
         TargetColumns.of(target, "y")
-    assert type(raised.value) is error
+    assert isinstance(raised.value, error)
     assert str(raised.value) == text
 
 

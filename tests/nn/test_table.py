@@ -128,7 +128,7 @@ def test_each_column_has_its_own_codes():
         (
             lambda: Ensemble([MixtureNetwork.of(2, 1), MixtureNetwork.of(2, 1, categories=[3])]),
             ArgumentError,
-            "members have [0, 1] columns of codes, but as many were expected. Make them alike.",
+            "members have condition_codes [0, 1], but the same were expected. Make them alike.",
         ),
     ],
 )

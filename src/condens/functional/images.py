@@ -18,15 +18,16 @@ from condens.functional import normal
 ORDER = 96
 # Numbers beyond e³⁴⁰ have squares beyond double precision.
 _LARGEST = 340.0
-# Thresholds to either side of the median, and their number where the logarithm is wide.
-_WINDOW = 128
+# Thresholds to either side of the median; on the plain scale the wide ones are smooth.
+_WINDOW, _NARROW = 128, 32
+_BLOCK = 64
 # A density this many units wide is smooth at the scale of one: e^(−2π²·4) of it is not.
 _SMOOTH = 2.0
 
 
 def saturated(value: Tensor) -> Tensor:
-    """Return the value, or e³⁴⁰ where it is larger: a number that has a square."""
-    return value.clamp(max=math.exp(_LARGEST))
+    """Return the value, or ±e³⁴⁰ where it is larger: a number that has a square."""
+    return value.clamp(-math.exp(_LARGEST), math.exp(_LARGEST))
 
 
 def lognormal_mean(mean: Tensor, deviation: Tensor) -> Tensor:
@@ -78,13 +79,12 @@ def logistic_moments(mean: Tensor, deviation: Tensor) -> tuple[Tensor, Tensor]:
     narrow = values @ shares
     narrow_spread = (values - narrow.unsqueeze(-1)).square() @ shares
     levels, slopes = _logistic_grid(mean)
-    passed = normal.cdf((mean.unsqueeze(-1) - levels) / deviation.unsqueeze(-1))
-    wide, square = passed @ slopes, passed @ (2 * torch.sigmoid(levels) * slopes)
+    # From the side on which s is small: 1 − s has the same variance, with more digits.
+    passed = normal.cdf((-mean.abs().unsqueeze(-1) - levels) / deviation.unsqueeze(-1))
+    low, square = passed @ slopes, passed @ (2 * torch.sigmoid(levels) * slopes)
+    wide, wide_spread = torch.where(mean > 0, 1 - low, low), (square - low.square()).clamp(min=0.0)
     small = deviation < 1
-    return (
-        torch.where(small, narrow, wide),
-        torch.where(small, narrow_spread, square - wide.square()),
-    )
+    return torch.where(small, narrow, wide), torch.where(small, narrow_spread, wide_spread)
 
 
 def logistic_coefficients(mean: Tensor, deviation: Tensor) -> Tensor:
@@ -139,9 +139,14 @@ def floor_coefficients(mean: Tensor, deviation: Tensor, *, log: bool) -> Tensor:
 
 def threshold_coefficients(latent: Tensor, weights: Tensor) -> Tensor:
     """Return aₙ = Σₘ wₘ φ(tₘ) heₙ₋₁(tₘ)/√n. Shapes: t and w [..., M] → [..., ORDER]."""
-    functions = _hermite(latent, normal.density(latent), ORDER)
-    sums = [(weights * f).sum(-1) / math.sqrt(n) for n, f in enumerate(functions, 1)]
-    return torch.stack(sums, -1)
+    rows = latent.reshape(-1, latent.shape[-1]), weights.reshape(-1, latent.shape[-1])
+    # In blocks that stay in the cache: the recurrence passes over them ORDER times.
+    blocks = zip(*(tensor.split(_BLOCK) for tensor in rows), strict=True)
+    sums = []
+    for places, shares in blocks:
+        functions = _hermite(places, shares * normal.density(places), ORDER)
+        sums.append(torch.stack([f.sum(-1) / math.sqrt(n) for n, f in enumerate(functions, 1)], -1))
+    return torch.cat(sums).reshape(*latent.shape[:-1], ORDER)
 
 
 def _hermite(latent: Tensor, first: Tensor, count: int) -> Iterator[Tensor]:
@@ -170,13 +175,15 @@ def _thresholds(mean: Tensor, deviation: Tensor, *, log: bool) -> tuple[Tensor, 
         centre = torch.where(deviation > 0.2, centre.clamp(max=_WINDOW), centre)
     else:
         centre = mean.detach().floor()
-    steps = torch.arange(1 - _WINDOW, _WINDOW + 1, dtype=mean.dtype, device=mean.device)
+    window = _WINDOW if log else _NARROW
+    steps = torch.arange(1 - window, window + 1, dtype=mean.dtype, device=mean.device)
     places = centre.unsqueeze(-1) + steps
-    # A threshold at or below zero is always passed.
-    places = places.clamp(min=0).log() if log else places
-    # At 40 the tail is zero, and a product with infinity would be NaN.
+    # A threshold at or below zero is always passed; −inf would make the gradient NaN.
+    always = (places <= 0) & log
+    places = torch.where(always, 1.0, places).log() if log else places
     latent = (places - mean.unsqueeze(-1)) / deviation.unsqueeze(-1)
-    return centre, steps, latent.clamp(-40, 40)
+    # At 40 the tail is zero, and a product with infinity would be NaN.
+    return centre, steps, torch.where(always, -40.0, latent.clamp(-40, 40))
 
 
 def _is_smooth(mean: Tensor, deviation: Tensor, *, log: bool) -> Tensor:
@@ -190,22 +197,36 @@ def _open_end(centre: Tensor, mean: Tensor, deviation: Tensor) -> Tensor:
 
 
 def _beyond(centre: Tensor, mean: Tensor, deviation: Tensor) -> tuple[Tensor, Tensor]:
-    """Return E[(z − c − ½ − M)₊] and E[((z − c − ½)² − M²)₊] for z = e^X."""
+    """Return E[(⌊z⌋ − c − M)₊] and E[((⌊z⌋ − c)² − M²)₊] for z = e^X.
+
+    Sums over thresholds as integrals from κ = c + M + ½ on, E[(z − κ)₊] and
+    E[((z − c − ½)² − M²)₊], with the first term of Euler and Maclaurin.
+    """
     latent, shift = _open_end(centre, mean, deviation), centre + 0.5
     mass, partial, square = (normal.cdf(p * deviation - latent) for p in range(3))
     first = lognormal_mean(mean, deviation) * partial
     exponent = (2 * (mean + deviation.square())).clamp(max=2 * _LARGEST)
     second = exponent.exp() * square - 2 * shift * saturated(first)
     excess = second + (shift.square() - _WINDOW**2) * mass
-    return first - (shift + _WINDOW) * mass, excess
+    density = normal.density(latent) / (deviation * (shift + _WINDOW))
+    return (
+        first - (shift + _WINDOW) * mass - density / 24,
+        excess + (mass - _WINDOW * density) / 12,
+    )
 
 
 def _beyond_coefficients(centre: Tensor, mean: Tensor, deviation: Tensor) -> Tensor:
-    """Return the coefficients of (e^X − c − ½ − M)₊, by parts: Iₙ from Iₙ₋₁."""
+    """Return the coefficients of what `_beyond` has the mean of.
+
+    By parts, Iₙ = E[1(z ≥ κ) z heₙ] follows from Iₙ₋₁; the coefficients are σIₙ₋₁/√n.
+    """
     latent = _open_end(centre, mean, deviation).clamp(-40, 40)
     integral = saturated(lognormal_mean(mean, deviation)) * normal.cdf(deviation - latent)
+    functions = list(_hermite(latent, normal.density(latent), ORDER + 1))
     height, coefficients = centre + _WINDOW + 0.5, []
-    for n, function in enumerate(_hermite(latent, normal.density(latent), ORDER), 1):
-        coefficients.append(deviation * integral / math.sqrt(n))
-        integral = (height * function + deviation * integral) / math.sqrt(n)
+    for n in range(1, ORDER + 1):
+        correction = functions[n] / (24 * deviation * height)
+        coefficients.append(saturated(deviation * integral / math.sqrt(n)) - correction)
+        step = height * functions[n - 1] + deviation * integral
+        integral = saturated(step / math.sqrt(n))
     return torch.stack(coefficients, -1)

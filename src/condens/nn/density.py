@@ -106,7 +106,7 @@ class DensityNetwork(nn.Module, ABC):
         loss = self.loss(
             self.standardise_condition(condition), self.standardise_target(target), weights
         )
-        return loss + self.log_scale(target, weights)
+        return loss + self.log_scale(self.real_target(target), weights)
 
     def standardise_condition(self, condition: Tensor) -> Tensor:
         """Return what the backbone reads; whole numbers (tokens, …) stay whole."""
@@ -116,17 +116,14 @@ class DensityNetwork(nn.Module, ABC):
         return self.condition_scaling(condition).to(self.dtype)
 
     def standardise_target(self, target: Tensor, generator: Generator | None = None) -> Tensor:
-        """Return what the head's density is over.
+        """Return what the head's density is over, `real_target` standardised."""
+        return self.target_scaling(self.real_target(target, generator)).to(self.dtype)
 
-        Whole numbers are the middles of their cells or, with a generator, anywhere in them.
-        """
-        return self.target_scaling(self._real(target, generator)).to(self.dtype)
-
-    def log_scale(self, target: Tensor, weights: Tensor | None = None) -> Tensor:
-        """Return what standardising the target takes from its negative log-likelihood."""
-        each = (~target.isnan()).to(torch.float64) @ self.target_scaling.scale.log()
-        for own, column in zip(self.maps or (), target.unbind(1), strict=False):
-            each = each - own.middle_log_slope(column).nan_to_num(nan=0.0)
+    def log_scale(self, real: Tensor, weights: Tensor | None = None) -> Tensor:
+        """Return what standardising takes from the negative log-likelihood of `real_target`."""
+        each = (~real.isnan()).to(torch.float64) @ self.target_scaling.scale.log()
+        for own, column in zip(self.maps or (), real.unbind(1), strict=False):
+            each = each - own.log_slope_at(column).nan_to_num(nan=0.0)
         total = each.mean() if weights is None else each @ weights.to(torch.float64)
         return total.to(self.dtype)
 
@@ -147,9 +144,8 @@ class DensityNetwork(nn.Module, ABC):
         self.check(condition, target)
         if self.condition_scaling is not None:
             self.condition_scaling.fit(condition, "condition")
-        if generator is None:
-            generator = Generator().manual_seed(0)
-        real = self._real(target, generator)
+        generator = Generator().manual_seed(0) if generator is None else generator
+        real = self.real_target(target, generator)
         self.target_scaling.fit(real, "target")
         if from_data:
             self.start(self.target_scaling(real).cpu(), generator)
@@ -173,8 +169,11 @@ class DensityNetwork(nn.Module, ABC):
             remedy = "Drop such rows, or fill the entries (and add a column that tells which)."
             raise NotFiniteError(message("condition", came, expected, remedy))
 
-    def _real(self, target: Tensor, generator: Generator | None = None) -> Tensor:
-        """Return the real coordinates of targets [b, D], in double precision."""
+    def real_target(self, target: Tensor, generator: Generator | None = None) -> Tensor:
+        """Return the real coordinates of targets [b, D], in double precision.
+
+        Whole numbers are the middles of their cells or, with a generator, anywhere in them.
+        """
         if self.maps is None:
             return target.double()
         columns = [

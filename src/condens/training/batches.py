@@ -32,16 +32,15 @@ class Batches:
 
     def __init__(self, network: DensityNetwork, rows: Rows) -> None:
         shares = None if rows.weights is None else rows.weights / rows.weights.sum()
-        self.offset = float(network.log_scale(rows.target, shares))
-        # Validated in the middles of their cells, whole numbers would ask for spikes there.
-        generator = torch.Generator().manual_seed(0)
+        # Whole numbers lie anywhere in their cells, in every epoch elsewhere.
+        self.own = (network, rows.target) if network.discrete else None
+        real = network.real_target(rows.target, torch.Generator().manual_seed(0))
+        self.offset = float(network.log_scale(real, shares))
         self.rows = Rows(
             network.standardise_condition(rows.condition),
-            network.standardise_target(rows.target, generator),
+            network.target_scaling(real).to(network.dtype),
             None if shares is None else (shares * len(rows)).to(network.dtype),
         )
-        # Whole numbers lie elsewhere in their cells in every epoch.
-        self.own = (network, rows.target) if network.discrete else None
         self.complete = not bool(self.rows.target.isnan().any())
 
     def __len__(self) -> int:

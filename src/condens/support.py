@@ -1,0 +1,110 @@
+"""What a map between a target's own values and the real line answers."""
+
+import math
+from abc import ABC, abstractmethod
+from dataclasses import asdict
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from condens.errors import ArgumentError, message
+from condens.functional.dtypes import widen
+
+
+class Map(ABC):
+    """A monotone map between a target's own values y and real numbers x.
+
+    Every method works elementwise and in double precision. NaN, which means "not
+    observed", passes through.
+    """
+
+    kind: ClassVar[str]
+    discrete: ClassVar[bool] = False
+
+    @property
+    def exponential(self) -> bool:
+        """Whether y grows with the exponential of x."""
+        return False
+
+    @property
+    @abstractmethod
+    def description(self) -> str:
+        """What the values are, such as "numbers above 0"."""
+
+    @abstractmethod
+    def contains(self, y: Tensor) -> Tensor:
+        """Tell which values lie in the support; NaN does not."""
+
+    @abstractmethod
+    def to_real(self, y: Tensor) -> Tensor:
+        """Return the real x of values in the support."""
+
+    @abstractmethod
+    def from_real(self, x: Tensor) -> Tensor:
+        """Return the value of a real x; ±inf gives the ends of the support."""
+
+    @abstractmethod
+    def log_slope(self, y: Tensor) -> Tensor:
+        """Return log|dx/dy|: what the density gains by the change of units."""
+
+    @abstractmethod
+    def log_slope_at(self, x: Tensor) -> Tensor:
+        """Return log|dx/dz| from x, where z is y itself or, of whole numbers, a point in a cell."""
+
+    @abstractmethod
+    def mean(self, mean: Tensor, deviation: Tensor) -> Tensor:
+        """Return E[Y] where X ~ N(mean, deviation²)."""
+
+    @abstractmethod
+    def variance(self, mean: Tensor, deviation: Tensor) -> Tensor:
+        """Return Var[Y] where X ~ N(mean, deviation²)."""
+
+    @abstractmethod
+    def coefficients(self, mean: Tensor, deviation: Tensor) -> Tensor:
+        """Return the Hermite coefficients of Y [..., ORDER]; see `functional.images`."""
+
+    def overflows(self, mean: Tensor, deviation: Tensor) -> Tensor:  # noqa: ARG002
+        """Tell whether E[Y²] is beyond double precision."""
+        return torch.zeros_like(mean, dtype=torch.bool)
+
+    def threshold(self, y: Tensor) -> Tensor:
+        """Return the x with {Y ≤ y} = {X ≤ x}: −inf below the support, +inf above."""
+        y = widen(y)
+        inside = self.contains(y)
+        x = self.to_real(torch.where(inside, y, self.from_real(torch.zeros_like(y))))
+        below = y <= self.from_real(torch.full_like(y, -torch.inf))
+        beyond = torch.where(below, -torch.inf, torch.where(y.isnan(), torch.nan, torch.inf))
+        return torch.where(inside, x, beyond)
+
+    def nearest(self, y: Tensor) -> Tensor:
+        """Return the nearest value in the support, in the dtype that comes."""
+        ends = torch.tensor([-torch.inf, torch.inf], dtype=torch.float64)
+        lower, upper = self.from_real(ends).to(y.dtype).to(y.device)
+        inwards = torch.nextafter(lower, upper), torch.nextafter(upper, lower)
+        return y.clamp(*inwards)
+
+    def check(self, name: str, y: Tensor) -> None:
+        """Refuse values outside the support; NaN passes."""
+        bad = ~(self.contains(widen(y)) | y.isnan())
+        if bool(bad.any()):
+            where = bad.nonzero()[0].tolist()
+            came = f"has {float(y[tuple(where)]):g}" + (f" at index {where}" if where else "")
+            remedy = "Correct the value, or choose another map for this dimension."
+            raise ArgumentError(message(name, came, f"{self.description} were expected", remedy))
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return plain JSON values from which `map_from_dict` builds the map again.
+
+        >>> from condens.maps import Interval
+        >>> Interval(0.0, 10.0).as_dict()
+        {'kind': 'interval', 'lower': 0.0, 'upper': 10.0}
+        """
+        return {"kind": self.kind, **asdict(self)}  # type: ignore[call-overload]
+
+
+def check_bound(name: str, bound: float) -> None:
+    """Check that a bound is a finite number."""
+    if isinstance(bound, bool) or not isinstance(bound, int | float) or not math.isfinite(bound):
+        came, expected = f"is {bound!r}", "a finite number was expected"
+        raise ArgumentError(message(name, came, expected, "Leave out a bound that there is not."))

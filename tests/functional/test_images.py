@@ -1,0 +1,73 @@
+"""Hermite coefficients of the exponential, the logistic function and the floor."""
+
+import numpy as np
+import pytest
+import torch
+from scipy import special, stats
+from torch.testing import assert_close
+
+from condens.functional import images
+
+PAIRS = [(0.3, 0.2), (-0.5, 0.9), (0.7, 1.5), (1.2, 3.0)]
+
+
+def by_quadrature(function, mean, deviation, breaks, orders):
+    """Return E[f(μ + σZ) heₙ(Z)] with panels that end where the function jumps."""
+    z = (np.asarray(breaks) - mean) / deviation
+    edges = np.unique(np.concatenate([np.linspace(-14, 14, 281), z[np.abs(z) < 14]]))
+    x, w = np.polynomial.legendre.leggauss(16)
+    half = 0.5 * np.diff(edges)[:, None]
+    at = (edges[:-1, None] + half * (x + 1)).ravel()
+    w = (half * w).ravel() * stats.norm.pdf(at) * function(mean + deviation * at)
+    return [w @ special.eval_hermitenorm(n, at) / np.sqrt(special.factorial(n)) for n in orders]
+
+
+def compare(ours, exact, orders):
+    for n, value in zip(orders, exact, strict=True):
+        assert_close(float(ours[n - 1]), value, rtol=1e-8, atol=1e-9)
+
+
+@pytest.mark.parametrize(("mean", "deviation"), PAIRS)
+def test_exponential(mean, deviation):
+    orders = [1, 2, 3, 8, 20]
+    m, d = (torch.tensor(v, dtype=torch.float64) for v in (mean, deviation))
+    exact = by_quadrature(np.exp, mean, deviation, [], orders)
+    compare(images.lognormal_coefficients(m, d), exact, orders)
+
+
+@pytest.mark.parametrize(("mean", "deviation"), PAIRS)
+def test_logistic(mean, deviation):
+    orders = [1, 2, 3, 8, 20, 60]
+    m, d = (torch.tensor(v, dtype=torch.float64) for v in (mean, deviation))
+    exact = by_quadrature(special.expit, mean, deviation, [], orders)
+    compare(images.logistic_coefficients(m, d), exact, orders)
+
+
+@pytest.mark.parametrize(("mean", "deviation"), [(0.3, 0.2), (-0.5, 0.9), (0.7, 1.5)])
+def test_floor(mean, deviation):
+    orders = [1, 2, 3, 8, 20, 60]
+    m, d = (torch.tensor(v, dtype=torch.float64) for v in (mean, deviation))
+    exact = by_quadrature(np.floor, mean, deviation, np.arange(-30, 31), orders)
+    compare(images.floor_coefficients(m, d, log=False), exact, orders)
+
+
+@pytest.mark.parametrize(("mean", "deviation"), [(0.3, 0.2), (-0.5, 0.6), (2.0, 0.15), (3.0, 0.3)])
+def test_floor_of_the_exponential(mean, deviation):
+    orders = [1, 2, 3, 8, 20, 60]
+    m, d = (torch.tensor(v, dtype=torch.float64) for v in (mean, deviation))
+    jumps = np.log(np.arange(1, 2000))
+
+    def function(x):
+        return np.floor(np.exp(x))
+
+    exact = by_quadrature(function, mean, deviation, jumps, orders)
+    compare(images.floor_coefficients(m, d, log=True), exact, orders)
+
+
+def test_parseval():
+    """Var f = Σ aₙ², for functions that the order resolves."""
+    m, d = (torch.tensor(v, dtype=torch.float64) for v in (0.4, 0.9))
+    total = images.logistic_coefficients(m, d).square().sum()
+    assert_close(total, images.logistic_moments(m, d)[1], rtol=1e-12, atol=0)
+    total = images.lognormal_coefficients(m, d).square().sum()
+    assert_close(total, images.lognormal_variance(m, d), rtol=1e-12, atol=0)
