@@ -123,7 +123,8 @@ def test_answers_stay_in_the_support(fits, name):
 def test_moments_and_quantiles_are_those_of_the_draws(fits, name):
     x, _, model, _ = fits(name)
     draws = model.sample(x[:20], 20_000, random_state=1)
-    mean, deviation = model.predict(x[:20], return_std=True)
+    density = model.predict_dist(x[:20])
+    mean, deviation = density.mean[:, 0].numpy(), density.stddev[:, 0].numpy()
     assert (np.abs(draws.mean(0) - mean) < 5 * deviation / np.sqrt(20_000)).all()
     low, high = model.predict_quantiles(x[:20], [0.25, 0.75]).T
     tolerance = 5 * np.sqrt(0.25 * 0.75 / 20_000)
