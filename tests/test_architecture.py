@@ -34,6 +34,7 @@ LAYERS = {
     "training": (4, {"torch", "safetensors", "matplotlib"}),
     "persistence": (5, {"torch", "safetensors"}),
     "parameters": (5, {"torch"}),
+    "tables": (5, {"torch", "sklearn"}),
     "regressor_file": (5, {"torch", "numpy"}),
     "predictions": (5, {"torch", "numpy", "sklearn"}),
     "estimator": (5, {"torch", "numpy", "sklearn"}),

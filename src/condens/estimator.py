@@ -11,23 +11,22 @@ from typing import Any, ClassVar, Literal, Self
 import torch
 from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.utils import check_random_state
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted
 from torch import Generator, Tensor, nn
 
-from condens import map_choice, persistence, regressor_file
+from condens import persistence, regressor_file
 from condens.conformal import Calibration, Region
-from condens.data import Rows, TableEncoder, TargetColumns
-from condens.errors import ArgumentError, DimensionError, ModelFileError, ShapeError, message
-from condens.maps import Map
+from condens.data import Rows
+from condens.errors import ArgumentError, ModelFileError, message
 from condens.nn import DensityNetwork
 from condens.parameters import (
     check_kept,
     check_parameters,
-    choose_maps,
     make_network,
     make_networks,
 )
 from condens.predictions import BLOCK, Array, Predictions
+from condens.tables import Tables
 from condens.training import (
     History,
     Settings,
@@ -41,7 +40,7 @@ from condens.training import (
 STREAM = 0.1
 
 
-class MDNRegressor(Predictions, RegressorMixin, BaseEstimator):  # type: ignore[misc]
+class MDNRegressor(Tables, Predictions, RegressorMixin, BaseEstimator):  # type: ignore[misc]
     """A mixture density network: p(y | x) as a Gaussian mixture with full covariances.
 
     Args:
@@ -92,10 +91,7 @@ class MDNRegressor(Predictions, RegressorMixin, BaseEstimator):  # type: ignore[
     kind: ClassVar[str] = "regressor"
     network_: DensityNetwork
     history_: History
-    maps_: tuple[Map, ...]
-    target_names_: tuple[str, ...] | None
     calibration_: Calibration
-    encoder_: TableEncoder
     seed_: int
 
     def __init__(
@@ -262,6 +258,7 @@ class MDNRegressor(Predictions, RegressorMixin, BaseEstimator):  # type: ignore[
         if keep:
             check_kept(self)
         given = self._rows(X, y, sample_weight, reset=not keep)
+        self._check_support(given.target)
         rows, held_out = given.observed("y"), None
         # With the same seed the same rows are held out again, if training goes on with the same.
         random = check_random_state(self.random_state)
@@ -314,64 +311,3 @@ class MDNRegressor(Predictions, RegressorMixin, BaseEstimator):  # type: ignore[
             torch.tensor([own.exponential for own in self.maps_]), scales, torch.inf
         )
         return densities.narrowed(limits) if bool(limits.isfinite().any()) else densities
-
-    def _condition(self, X: Any, *, reset: bool = False) -> Tensor:  # noqa: N803
-        if reset:
-            self.encoder_ = TableEncoder.fit(X, "X")
-        else:
-            check_is_fitted(self)
-        if getattr(X, "ndim", 2) == 2:
-            try:
-                validate_data(self, X, reset=reset, skip_check_array=True)
-            except ValueError as error:
-                told = str(error).rstrip().rstrip(".")
-                raise ShapeError(f"{told}. Pass {self.encoder_.described}, or fit again.") from None
-        return self.encoder_.encode(X, "X")
-
-    def _rows(self, X: Any, y: Any, sample_weight: Any, *, reset: bool) -> Rows:  # noqa: N803
-        """Return checked rows, X encoded."""
-        if y is None:
-            came = "requires y to be passed, but the target y is None"
-            raise ArgumentError(f"{type(self).__name__} {came}. Pass the targets.")
-        condition = self._condition(X, reset=reset)
-        target = TargetColumns.of(y, "y", observed=reset)
-        if reset:
-            self.n_targets_, self.flat_ = target.values.shape[1], target.flat
-            self.target_names_ = target.names
-            self.maps_ = self._choose_maps(target.values)
-        else:
-            self._check_targets(target)
-        return Rows.of(condition, target.values, sample_weight, names=("X", "y", "sample_weight"))
-
-    def _check_targets(self, target: TargetColumns) -> None:
-        """Refuse targets that are not those of the fit."""
-        count, names = target.values.shape[1], target.names
-        ours = f"{self.n_targets_} target(s)"
-        if self.target_names_ is not None:
-            ours += f" ({', '.join(self.target_names_)})"
-        remedy = "Pass those columns in that order, or fit again."
-        if count != self.n_targets_:
-            came, expected = f"has {count} column(s)", f"the model was fitted on {ours}"
-            raise ShapeError(message("y", came, expected, remedy))
-        if names is not None and self.target_names_ is not None and names != self.target_names_:
-            came, expected = f"has columns {', '.join(names)}", f"the model was fitted on {ours}"
-            raise DimensionError(message("y", came, expected, remedy))
-
-    def _choose_maps(self, target: Tensor) -> tuple[Map, ...]:
-        """Return the map of each target, from what was asked for or from the data."""
-        labels = self.target_names_ or range(self.n_targets_)
-        proposed: dict[int, Map] = {}
-
-        def propose(place: int) -> Map:
-            return proposed.setdefault(place, map_choice.propose(target[:, place]))
-
-        maps = choose_maps(self.target_transform, labels, propose)
-        for label, own, column in zip(labels, maps, target.unbind(1), strict=True):
-            own.check(f"y, column {label!r},", column)
-        if proposed:
-            told = ", ".join(f"{labels[place]!r}: {own}" for place, own in proposed.items())
-            warnings.warn(
-                f"target_transform: 'auto' chose {{{told}}}. Pass these to be sure of them.",
-                stacklevel=6,
-            )
-        return maps

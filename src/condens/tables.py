@@ -1,0 +1,93 @@
+"""What a model reads: tables X and y, checked against those of its fit."""
+
+import warnings
+from typing import Any
+
+from sklearn.utils.validation import check_is_fitted, validate_data
+from torch import Tensor
+
+from condens import map_choice
+from condens.data import Rows, TableEncoder, TargetColumns
+from condens.errors import ArgumentError, DimensionError, ShapeError, message
+from condens.maps import Map
+from condens.parameters import choose_maps
+
+
+class Tables:
+    """Tables of a model: what it has learnt of their columns, and how it reads new ones.
+
+    With `reset` columns are learnt; without, they must be those that were.
+    """
+
+    target_transform: Any
+    encoder_: TableEncoder
+    maps_: tuple[Map, ...]
+    n_targets_: int
+    target_names_: tuple[str, ...] | None
+    flat_: bool
+
+    def _condition(self, X: Any, *, reset: bool = False) -> Tensor:  # noqa: N803
+        """Return rows as the network reads them [n, C]."""
+        if reset:
+            self.encoder_ = TableEncoder.fit(X, "X")
+        else:
+            check_is_fitted(self)
+        if getattr(X, "ndim", 2) == 2:
+            try:
+                validate_data(self, X, reset=reset, skip_check_array=True)
+            except ValueError as error:
+                told = str(error).rstrip().rstrip(".")
+                raise ShapeError(f"{told}. Pass {self.encoder_.described}, or fit again.") from None
+        return self.encoder_.encode(X, "X")
+
+    def _rows(self, X: Any, y: Any, sample_weight: Any, *, reset: bool) -> Rows:  # noqa: N803
+        """Return checked rows, X encoded."""
+        if y is None:
+            came = "requires y to be passed, but the target y is None"
+            raise ArgumentError(f"{type(self).__name__} {came}. Pass the targets.")
+        condition = self._condition(X, reset=reset)
+        target = TargetColumns.of(y, "y", observed=reset)
+        if reset:
+            self.n_targets_, self.flat_ = target.values.shape[1], target.flat
+            self.target_names_ = target.names
+            self.maps_ = self._choose_maps(target.values)
+        else:
+            self._check_targets(target)
+        return Rows.of(condition, target.values, sample_weight, names=("X", "y", "sample_weight"))
+
+    def _check_targets(self, target: TargetColumns) -> None:
+        """Refuse targets that are not those of the fit."""
+        count, names = target.values.shape[1], target.names
+        ours = f"{self.n_targets_} target(s)"
+        if self.target_names_ is not None:
+            ours += f" ({', '.join(self.target_names_)})"
+        remedy = "Pass those columns in that order, or fit again."
+        if count != self.n_targets_:
+            came, expected = f"has {count} column(s)", f"the model was fitted on {ours}"
+            raise ShapeError(message("y", came, expected, remedy))
+        if names is not None and self.target_names_ is not None and names != self.target_names_:
+            came, expected = f"has columns {', '.join(names)}", f"the model was fitted on {ours}"
+            raise DimensionError(message("y", came, expected, remedy))
+
+    def _check_support(self, target: Tensor) -> None:
+        """Refuse targets that have no density."""
+        labels = self.target_names_ or range(self.n_targets_)
+        for label, own, column in zip(labels, self.maps_, target.unbind(1), strict=True):
+            own.check(f"y, column {label!r},", column)
+
+    def _choose_maps(self, target: Tensor) -> tuple[Map, ...]:
+        """Return the map of each target, from what was asked for or from the data."""
+        labels = self.target_names_ or range(self.n_targets_)
+        proposed: dict[int, Map] = {}
+
+        def propose(place: int) -> Map:
+            return proposed.setdefault(place, map_choice.propose(target[:, place]))
+
+        maps = choose_maps(self.target_transform, labels, propose)
+        if proposed:
+            told = ", ".join(f"{labels[place]!r}: {own}" for place, own in proposed.items())
+            warnings.warn(
+                f"target_transform: 'auto' chose {{{told}}}. Pass these to be sure of them.",
+                stacklevel=6,
+            )
+        return maps
