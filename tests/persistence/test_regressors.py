@@ -21,6 +21,8 @@ from condens.maps import Integer, Interval, Positive, Real
 from condens.persistence import load, save
 from condens.training import Settings
 
+pytestmark = pytest.mark.filterwarnings("ignore:.*explained by no component")
+
 GAPS = NAMED.mask(np.random.default_rng(3).random(NAMED.shape) < 0.1)
 COUNTS = NAMED.round().assign(share=lambda frame: 0.5 + 0.4 * np.tanh(frame["price"] - 1))
 
@@ -94,7 +96,6 @@ def models():
     return model
 
 
-@pytest.mark.filterwarnings("ignore:.*explained by no component")
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_comes_back_is_the_same_to_the_bit(models, kind, tmp_path):
     model, path, again = models(kind), tmp_path / "one", tmp_path / "two"
@@ -114,7 +115,6 @@ def test_what_comes_back_is_the_same_to_the_bit(models, kind, tmp_path):
     assert loaded.predict_dist(table(model)[0]).names == model.target_names_
 
 
-@pytest.mark.filterwarnings("ignore:.*explained by no component")
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_loaded_model_lives(models, kind, tmp_path):
     model = models(kind)
