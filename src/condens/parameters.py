@@ -158,7 +158,7 @@ def _make_backbone(make: Callable[[int], Any], columns: int) -> tuple[nn.Module,
 
 
 def _leaves(value: Any, place: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield the values in a document, each with the last name above it and where it lies."""
+    """Yield the values in a document, each with where it lies."""
     if isinstance(value, Mapping):
         for name, part in value.items():
             yield from _leaves(part, f"{place}.{name}".lstrip("."))

@@ -93,8 +93,10 @@ def from_document(
     try:
         model = _model(make, document, tensors, encoder, network)
         again, stored = to_document(model)
+    except ModelFileError:
+        raise
     except (CondensError, AttributeError, KeyError, TypeError, ValueError, OverflowError) as error:
-        raise error if isinstance(error, ModelFileError) else _no_model(error) from error
+        raise _no_model(error) from error
     if canonical(again) != canonical(given) or stored.keys() != tensors.keys():
         raise _damaged("makes another model", "the same was expected to come out")
     if document["backbone"]:
