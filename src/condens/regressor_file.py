@@ -7,7 +7,6 @@ refused.
 import copy
 import math
 from collections.abc import Callable, Mapping
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,7 +16,7 @@ from torch import Tensor, nn
 from condens.conformal import Calibration
 from condens.data import TableEncoder
 from condens.errors import ArgumentError, CondensError, ModelFileError, message
-from condens.maps import map_from_dict
+from condens.maps import Real
 from condens.nn import DensityNetwork
 from condens.persistence import network_document, network_from
 from condens.persistence.faults import damaged, reason, short
@@ -44,7 +43,6 @@ _FIELDS = {
     "encoder",
     "flat",
     "history",
-    "maps",
     "network",
     "parameters",
     "seed",
@@ -62,7 +60,6 @@ def to_document(model: Any) -> tuple[Document, dict[str, Tensor]]:
         "encoder": model.encoder_.as_dict(),
         "flat": model.flat_,
         "history": _spelt(model.history_.as_dict()),
-        "maps": [own.as_dict() for own in model.maps_],
         "network": network_document(network),
         "parameters": {name: _plain(getattr(model, name)) for name in _PLAIN},
         "seed": model.seed_,
@@ -131,7 +128,15 @@ def _network(
     made = None
     # The file knows the backbones of condens itself.
     if backbone is not None and canonical({"kind": "custom"}) in canonical(document["network"]):
-        made = partial(backbone, encoder.columns)
+        try:
+            made = backbone(encoder.columns)
+        except Exception as error:  # code of the user
+            came, expected = (
+                f"failed ({reason(error)})",
+                f"{encoder.columns} columns are to be read",
+            )
+            remedy = "Pass the function that the model was fitted with."
+            raise ArgumentError(message("backbone", came, expected, remedy)) from error
     return network_from(document["network"], tensors, prefix="network.", backbone=made)
 
 
@@ -142,8 +147,8 @@ def _model(
     encoder: TableEncoder,
     network: DensityNetwork,
 ) -> Any:
-    maps = tuple(map_from_dict(values) for values in document["maps"])
-    _check_fit(network, encoder, len(maps))
+    _check_fit(network, encoder)
+    maps = network.maps or (Real(),) * network.dimensions
     settings = document["settings"]
     model = make(
         **document["parameters"],
@@ -154,8 +159,10 @@ def _model(
     model.network_, model.encoder_, model.maps_ = network.double(), encoder, maps
     model.n_targets_, model.target_names_ = network.dimensions, network.names
     model.flat_, model.seed_ = document["flat"], document["seed"]
-    if type(model.flat_) is not bool or type(model.seed_) is not int or model.seed_ >> 31:
-        raise _damaged("has no flat and seed", "true or false, and a number, were expected")
+    if type(model.flat_) is not bool or (model.flat_ and model.n_targets_ > 1):
+        raise _damaged(f"has flat {short(model.flat_)}", f"there are {model.n_targets_} targets")
+    if type(model.seed_) is not int or model.seed_ >> 31:
+        raise _damaged(f"has seed {short(model.seed_)}", "a number below 2³¹ was expected")
     model.history_ = _history(document["history"])
     model.n_features_in_ = encoder.n_features
     if encoder.feature_names is not None:
@@ -165,14 +172,13 @@ def _model(
     return model
 
 
-def _check_fit(network: DensityNetwork, encoder: TableEncoder, targets: int) -> None:
+def _check_fit(network: DensityNetwork, encoder: TableEncoder) -> None:
     """Refuse parts that each are sound but do not belong together."""
     scaling = network.condition_scaling
-    columns = None if scaling is None else len(scaling.location)
-    ours = (columns, network.condition_codes, network.dimensions)
-    theirs = (encoder.columns, len(encoder.categories), targets)
+    ours = (None if scaling is None else len(scaling.location), network.condition_codes)
+    theirs = (encoder.columns, len(encoder.categories))
     if ours != theirs:
-        raise _damaged(f"has a network for {ours}", f"columns, codes and targets are {theirs}")
+        raise _damaged(f"has a network for {ours}", f"columns and codes are {theirs}")
 
 
 def _calibration(tensors: Mapping[str, Tensor], targets: int) -> Calibration:

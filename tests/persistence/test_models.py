@@ -224,6 +224,8 @@ class TestFile:
                         "floor": 1e-5,
                     },
                     "condition_columns": 3,
+                    "condition_codes": 0,
+                    "maps": None,
                     "dtype": "float32",
                     "names": ["lat", "größe"],
                 },

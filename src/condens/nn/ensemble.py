@@ -36,7 +36,7 @@ class Ensemble(DensityNetwork):
             expected = "one network or more over the same targets was expected"
             raise ArgumentError(message("members", came, expected, "Make them alike."))
         first = members[0]
-        for what in ("condition_codes", "maps"):
+        for what in ("condition_codes", "maps", "names"):
             found = [getattr(member, what) for member in members]
             if any(one != found[0] for one in found):
                 came, expected = f"have {what} {found}", "the same were expected"

@@ -21,7 +21,7 @@ def short(value: object) -> str:
     >>> len(short("x" * 10_000))
     30
     """
-    return reprlib.repr(value)
+    return reprlib.repr(value)[:200]
 
 
 def reason(error: BaseException) -> str:

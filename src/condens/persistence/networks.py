@@ -125,7 +125,7 @@ def _build(document: Mapping[str, Any]) -> DensityNetwork:
                 maps=_maps(document["maps"]),
             )
         network.to(_DTYPES[document["dtype"]])
-    network.names = check_names(document["names"], network.dimensions)
+        network.names = check_names(document["names"], network.dimensions)
     return network
 
 
@@ -256,6 +256,11 @@ def _bad_scale(network: nn.Module) -> tuple[str, str, str] | None:
     for name, module in network.named_modules():
         if isinstance(module, Standardiser) and not bool((module.scale > 0).all()):
             return f"{name}.scale", "is not above zero", "a scale divides"
+        if isinstance(module, Standardiser) and (
+            bool((module.location[module.free :] != 0).any())
+            or bool((module.scale[module.free :] != 1).any())
+        ):
+            return name, "changes codes", "categories stay as they are"
     return None
 
 
