@@ -42,8 +42,9 @@ class DensityNetwork(nn.Module, ABC):
         maps: Sequence[Map] | None = None,
     ) -> None:
         super().__init__()
-        if not 0 <= condition_codes <= (condition_columns or 0):
-            came = f"is {condition_codes}"
+        whole = type(condition_codes) is int
+        if not whole or not 0 <= condition_codes <= (condition_columns or 0):
+            came = f"is {condition_codes!r}"
             expected = f"0 to {condition_columns or 0} was expected, of so many condition_columns"
             raise ArgumentError(message("condition_codes", came, expected, "Change either."))
         self.dimensions, self.condition_codes = dimensions, condition_codes
