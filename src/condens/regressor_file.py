@@ -17,7 +17,7 @@ from condens.conformal import Calibration
 from condens.data import TableEncoder
 from condens.errors import ArgumentError, CondensError, ModelFileError, message
 from condens.maps import Real
-from condens.nn import DensityNetwork
+from condens.nn import DensityNetwork, TableMLP
 from condens.persistence import network_document, network_from
 from condens.persistence.faults import damaged, reason, short
 from condens.persistence.header import canonical
@@ -181,6 +181,10 @@ def _check_fit(network: DensityNetwork, encoder: TableEncoder) -> None:
     theirs = (encoder.columns, len(encoder.categories))
     if ours != theirs:
         raise _damaged(f"has a network for {ours}", f"columns and codes are {theirs}")
+    for module in network.modules():
+        if isinstance(module, TableMLP) and list(module.categories) != encoder.categories:
+            came = f"has a network for {short(module.categories)} codes"
+            raise _damaged(came, f"the table has {short(encoder.categories)}")
 
 
 def _calibration(tensors: Mapping[str, Tensor], targets: int) -> Calibration:
