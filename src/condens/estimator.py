@@ -38,6 +38,8 @@ from condens.training import (
 
 # The rate of `partial_fit`, a share of that of `fit`, which falls to zero.
 STREAM = 0.1
+# How wide a component may be for moments, in deviations of the logarithms of the fit's targets.
+WIDEST = 3.0
 
 
 class MDNRegressor(Tables, Predictions, RegressorMixin, BaseEstimator):  # type: ignore[misc]
@@ -306,8 +308,8 @@ class MDNRegressor(Tables, Predictions, RegressorMixin, BaseEstimator):  # type:
         return self.network_(condition)
 
     def _for_moments(self, densities: Any) -> Any:
-        scales = self.network_.target_scaling.scale
+        widest = WIDEST * self.network_.target_scaling.scale
         limits = torch.where(
-            torch.tensor([own.exponential for own in self.maps_]), scales, torch.inf
+            torch.tensor([own.exponential for own in self.maps_]), widest, torch.inf
         )
         return densities.narrowed(limits) if bool(limits.isfinite().any()) else densities

@@ -60,8 +60,8 @@ class Predictions(ABC):
         the covariances of each row's targets, [n, D, D].
 
         Positive targets and counts have moments that a component's width decides more than
-        its weight. Here no component counts as wider, in log y, than the targets of the fit;
-        `predict_dist(X).mean` has no such bound.
+        its weight. Here no component counts as wider, in log y, than three times the targets
+        of the fit; `predict_dist(X).mean` has no such bound.
         """
         if return_std and return_cov:
             came, expected = "are both true", "one of them was expected"

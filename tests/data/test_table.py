@@ -19,6 +19,7 @@ from condens.errors import ArgumentError, DimensionError, NotFiniteError, ShapeE
 NAN, INF = math.nan, math.inf
 ROWS = [[1.0, 0.0], [2.0, 1.0], [-3.0, 1.0]]
 
+DENSE = "but a dense table was expected, not a sparse one."
 CELLS = "The argument must be a table with a string (in a DataFrame) or a number in every cell."
 DATES = "Derive numbers such as the year, the day of the year, or seconds since an origin."
 PARTS = "Complex data not supported: pass the real and the imaginary part as two columns."
@@ -399,18 +400,17 @@ SHAPE = "while a minimum of 1 is required. Pass some data."
         (
             scipy.sparse.csr_array(np.eye(2)),
             ArgumentError,
-            "X holds csr_array, but a dense table was expected, not a sparse one. Convert it by .toarray().",
+            f"X holds csr_array, {DENSE} Convert it by .toarray().",
         ),
         (
             torch.eye(2).to_sparse(),
             ArgumentError,
-            "X holds torch.sparse_coo, but a dense table was expected, not a sparse one. Convert it by .to_dense().",
+            f"X holds torch.sparse_coo, {DENSE} Convert it by .to_dense().",
         ),
         (
             pd.DataFrame({"a": pd.arrays.SparseArray([0, 1])}),
             ArgumentError,
-            "X holds Sparse[int64, 0] in column 'a', but a dense table was expected, not a sparse one. Convert it by "
-            ".sparse.to_dense().",
+            f"X holds Sparse[int64, 0] in column 'a', {DENSE} Convert it by .sparse.to_dense().",
         ),
         (
             pd.DataFrame({"a": np.array(["2020"], dtype="datetime64[ns]")}),
