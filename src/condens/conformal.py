@@ -75,7 +75,7 @@ class Calibration:
     Args:
         ranks: [m], how many of `DRAWS` draws had a higher density than the target; where all
             had, the distance in log density from the lowest of them is added.
-        levels: [m] for each target alone, |F(target) − ½| where it was observed.
+        levels: [m] for each target alone, the distance of F(target) from ½ where it was observed.
     """
 
     def __init__(self, ranks: Tensor, levels: Sequence[Tensor]) -> None:
