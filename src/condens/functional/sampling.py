@@ -186,14 +186,10 @@ def from_latent(latent: Tensor, means: Tensor, factors: Tensor) -> Tensor:
     if watched or aside or not alike or choose(means) is not native:
         wide_latent, wide_means, wide_factors = widen(*tensors)
         return (wide_means + unwhiten(wide_latent, wide_factors)).to(dtype)
-    rows = means.shape[:-1].numel()
     draws = latent.expand_as(means).clone(memory_format=torch.contiguous_format)
-    certain = torch.ones(rows, 1, dtype=torch.float64)  # one component has all the weight
-    native.draw(
-        draws.view(1, rows, means.shape[-1]),
-        torch.zeros(1, rows, dtype=torch.float64),
-        certain,
-        means.reshape(rows, 1, -1),
-        factors.reshape(rows, 1, -1),
-    )
+    # Mixtures of one component, which has all the weight.
+    cumulative = torch.ones(*means.shape[:-1], 1, dtype=torch.float64)
+    uniform = torch.zeros(1, *means.shape[:-1], dtype=torch.float64)
+    mixture = (cumulative, means.unsqueeze(-2), factors.unsqueeze(-2))
+    native.draw(*_in_rows(draws.unsqueeze(0), uniform, *mixture))
     return draws

@@ -81,7 +81,7 @@ def seeded(seed: int, device: torch.device) -> Generator:
     """Return a generator of its own that begins at the seed."""
     try:
         return Generator(device).manual_seed(operator.index(seed))
-    except (TypeError, RuntimeError, OverflowError):
+    except (TypeError, ValueError, RuntimeError):
         expected = "a whole number of 64 bits was expected"
         remedy = "Pass an int, or None to go on with torch's generator."
         raise ArgumentError(message("seed", f"is {seed!r}", expected, remedy)) from None

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from condens.arguments import check_log_scales
 from condens.errors import ArgumentError, ShapeError, message
 from condens.functional.dtypes import widen
-from condens.functional.mixture import component_log_prob, log_total
+from condens.functional.mixture import component_log_prob, log_total, longest
 from condens.functional.normal import LOG_2PI
 from condens.functional.sampling import from_latent, pick
 from condens.functional.triangular import as_full, log_determinant, whiten
@@ -140,11 +140,11 @@ class GaussianMixtureBlock(InvertibleModule):
         tensor([1], dtype=torch.int32)
         """
         check_weights(w)
-        options: dict[str, Any] = {"dtype": torch.float32, "device": w.device}
-        options["generator"] = None if seed is None else seeded(seed, w.device)
-        # FrEIA's 24 bits alone would draw a component of weight 10⁻⁹ far too often, or never.
-        coarse, fine = widen(*(torch.rand(len(w), 1, **options) for _ in range(2)))
-        uniform = coarse + fine * 2.0**-24
+        generator = None if seed is None else seeded(seed, w.device)
+        options: dict[str, Any] = {"device": w.device, "generator": generator}
+        coarse, fine = (torch.rand(len(w), 1, **options) for _ in range(2))
+        # The 24 bits of a float32 alone would draw a weight of 10⁻⁹ far too often, or never.
+        uniform = widen(coarse) + 0.5 * torch.finfo(coarse.dtype).eps * widen(fine)
         return pick(uniform.T, widen(w.detach()).cumsum(-1))[0].int()
 
     @staticmethod
@@ -155,7 +155,9 @@ class GaussianMixtureBlock(InvertibleModule):
 
         FrEIA's drops the constant (D/2) log 2π, and is infinite where the densities underflow.
         With `freia_compatible` the constant is dropped here too. A weight of zero takes no part
-        and gets no gradient. Shapes: w [b, K], z [b, K, D], log_jacobian [b, K] → [b].
+        and gets no gradient; nor does a code whose square is beyond its dtype.
+
+        Shapes: w [b, K], z [b, K, D], log_jacobian [b, K] → [b].
         """
         joint = _joint(w, z, log_jacobian)
         constant = 0.5 * z.shape[-1] * LOG_2PI if freia_compatible else 0.0
@@ -203,10 +205,11 @@ def _joint(w: Tensor, z: Tensor, log_jacobian: Tensor) -> Tensor:
         expected = f"{[*w.shape, 'D']} and {list(w.shape)} go with w".replace("'", "")
         remedy = "Take them from the block with None in place of indices: all components."
         raise ShapeError(message("z and log_jacobian", came, expected, remedy))
-    codes, log_scale = widen(z, log_jacobian)
-    origin = torch.zeros_like(codes[0, 0]) if len(codes) else codes.new_zeros(z.shape[-1])
+    # A code whose square overflows is at no density, and its gradient would overflow too.
+    codes = widen(torch.where(z.abs() >= longest(z), torch.inf, z))
+    origin = codes.new_zeros(z.shape[-1])
     # N(z; 0, I) is N(0; z, I).
-    return _log_weights(w) + component_log_prob(origin, codes, origin) + log_scale
+    return _log_weights(w) + component_log_prob(origin, codes, origin) + widen(log_jacobian)
 
 
 def _log_weights(w: Tensor) -> Tensor:
