@@ -50,7 +50,7 @@ class GaussianMixtureBlock(InvertibleModule):
 
     FrEIA's networks add up one log-determinant for each row. In a chain with other blocks, map
     with one component; for the density of the whole mixture, apply the block to what the chain
-    put out, and take the chain's log-determinant from `nll_loss`.
+    put out, and subtract the chain's log-determinant from `nll_loss`.
 
     The block has no parameters and no buffers: it works on the device and in the dtype of its
     arguments. Where FrEIA is installed it is a FrEIA `InvertibleModule`.
