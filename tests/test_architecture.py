@@ -29,7 +29,7 @@ LAYERS = {
     "moments": (2, {"torch"}),
     "mapped": (2, {"torch"}),
     "transformed": (2, {"torch"}),
-    "nn": (3, {"torch"}),
+    "nn": (3, {"torch", "FrEIA"}),
     "data": (4, {"torch", "numpy"}),
     "training": (4, {"torch", "safetensors", "matplotlib"}),
     "persistence": (5, {"torch", "safetensors"}),

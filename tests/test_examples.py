@@ -9,7 +9,7 @@ import pytest
 EXAMPLES = Path(__file__).parents[1] / "examples"
 
 
-@pytest.mark.parametrize("name", ["images", "sequences"])
+@pytest.mark.parametrize("name", ["images", "sequences", "freia_inverse_kinematics"])
 def test_example_runs(name):
     command = [sys.executable, str(EXAMPLES / f"{name}.py"), "--rows", "300", "--epochs", "1"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)

@@ -171,3 +171,25 @@ def sample_components(
     )
     wide_means, wide_noise, wide_factors = widen(means, noise, factors)
     return (wide_means + unwhiten(wide_noise, wide_factors)).to(means.dtype)
+
+
+def from_latent(latent: Tensor, means: Tensor, factors: Tensor) -> Tensor:
+    """Return x = μ + Ū⁻¹z of single Gaussians, with plain gradients.
+
+    Shapes: latent [..., D], broadcast against means [..., D] with factors [..., T] → [..., D].
+    """
+    tensors = (latent, means, factors)
+    dtype = torch.result_type(latent, means)
+    watched = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
+    alike = all(t.dtype is dtype and t.device == means.device for t in tensors)
+    aside = torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
+    if watched or aside or not alike or choose(means) is not native:
+        wide_latent, wide_means, wide_factors = widen(*tensors)
+        return (wide_means + unwhiten(wide_latent, wide_factors)).to(dtype)
+    draws = latent.expand_as(means).clone(memory_format=torch.contiguous_format)
+    # Mixtures of one component, which has all the weight.
+    cumulative = torch.ones(*means.shape[:-1], 1, dtype=torch.float64)
+    uniform = torch.zeros(1, *means.shape[:-1], dtype=torch.float64)
+    mixture = (cumulative, means.unsqueeze(-2), factors.unsqueeze(-2))
+    native.draw(*_in_rows(draws.unsqueeze(0), uniform, *mixture))
+    return draws

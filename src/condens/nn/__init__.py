@@ -1,5 +1,7 @@
 """Networks that predict mixtures: backbones, heads, and the two together."""
 
+from typing import TYPE_CHECKING
+
 from condens.nn.backbone import MLP
 from condens.nn.backbones import BACKBONES
 from condens.nn.density import DensityNetwork
@@ -11,6 +13,19 @@ from condens.nn.network import MixtureNetwork
 from condens.nn.scaling import Standardiser
 from condens.nn.table import TableMLP
 
+if TYPE_CHECKING:
+    from condens.nn.invertible import GaussianMixtureBlock
+else:
+
+    def __getattr__(name):
+        """Import the invertible block, and FrEIA with it, when it is first asked for."""
+        if name != "GaussianMixtureBlock":
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        from condens.nn.invertible import GaussianMixtureBlock
+
+        return GaussianMixtureBlock
+
+
 __all__ = [
     "BACKBONES",
     "HEADS",
@@ -19,6 +34,7 @@ __all__ = [
     "DiagonalHead",
     "Ensemble",
     "FullHead",
+    "GaussianMixtureBlock",
     "Head",
     "IsotropicHead",
     "LowRankHead",

@@ -1,0 +1,221 @@
+"""The invertible block between targets and latent codes, for FrEIA's networks or on its own.
+
+It takes the place of FrEIA's `GaussianMixtureModel`: the same arguments in the same layouts,
+without a loop over the batch, without inverses, and in any precision.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from condens.arguments import check_log_scales
+from condens.errors import ArgumentError, ShapeError, message
+from condens.functional.dtypes import widen
+from condens.functional.mixture import component_log_prob, log_total, longest
+from condens.functional.normal import LOG_2PI
+from condens.functional.sampling import from_latent, pick
+from condens.functional.triangular import as_full, log_determinant, whiten
+from condens.nn.conditions import check_weights, one_input, read, seeded
+
+if TYPE_CHECKING:
+    InvertibleModule = nn.Module
+else:
+    try:
+        from FrEIA.modules import InvertibleModule
+    except ModuleNotFoundError:
+
+        class InvertibleModule(nn.Module):
+            """What FrEIA's networks ask of a block, where FrEIA is not installed."""
+
+            def __init__(self, dims_in, dims_c):
+                super().__init__()
+                self.dims_in, self.dims_c = dims_in, dims_c
+
+
+class GaussianMixtureBlock(InvertibleModule):
+    """Map x to z = Ū(x − μ) and back, for a component of each row or for all of them.
+
+    The condition holds the mixtures, in one of these forms:
+
+    - `[w, mu, U, i]`, as in FrEIA: weights [b, K], means [b, K, D], packed factors
+      [b, K, D(D+1)/2] or diagonal ones [b, K, D], and what to map with: `None` for all
+      components, a tensor [b] of their indices, or a whole number as the seed of a random
+      choice by weight. `[w, mu, U]` means `None`.
+    - `[packed, i]` or `[packed]`: one tensor [b, K(1 + D + D(D+1)/2)] with the K logits, then
+      the K means, then the K full factors, as a `FullHead` lays them out. `pack` makes one.
+    - any of these as one condition, `[[w, mu, U, i]]`: `SequenceINN` passes on only one.
+
+    FrEIA's networks add up one log-determinant for each row. In a chain with other blocks, map
+    with one component; for the density of the whole mixture, apply the block to what the chain
+    put out, and subtract the chain's log-determinant from `nll_loss`.
+
+    The block has no parameters and no buffers: it works on the device and in the dtype of its
+    arguments. Where FrEIA is installed it is a FrEIA `InvertibleModule`.
+
+    Args:
+        dims_in: the shape of the one input without the batch, [(D,)].
+        dims_c: the shapes of the conditions; kept, not used.
+
+    >>> block = GaussianMixtureBlock([(2,)], [])
+    >>> w, mu, U = torch.ones(1, 1), torch.zeros(1, 1, 2), torch.tensor([[[0.0, 0.0, 5.0]]])
+    >>> (z,), log_jacobian = block([torch.tensor([[1.0, 2.0]])], [w, mu, U, torch.tensor([0])])
+    >>> z, log_jacobian
+    (tensor([[11.,  2.]]), tensor([0.]))
+    >>> block([z], [w, mu, U, torch.tensor([0])], rev=True)[0]
+    [tensor([[1., 2.]])]
+    """
+
+    def __init__(
+        self, dims_in: Sequence[Sequence[int]], dims_c: Sequence[Sequence[int]] | None = None
+    ) -> None:
+        shapes = [tuple(shape) for shape in dims_in]
+        if len(shapes) != 1 or len(shapes[0]) != 1 or shapes[0][0] < 1:
+            expected = "one input of D ≥ 1 numbers was expected, [(D,)]"
+            remedy = "Join or flatten the inputs first, for example with FrEIA's Flatten."
+            raise ShapeError(message("dims_in", f"is {shapes}", expected, remedy))
+        super().__init__(shapes, list(dims_c or ()))
+        self.dimensions = int(shapes[0][0])
+
+    def forward(
+        self, x: Sequence[Tensor], c: Any, rev: bool = False, jac: bool = True
+    ) -> tuple[list[Tensor], Tensor]:
+        """Return [z] of [x], or [x] of [z] if `rev`, and the log-determinant of that map.
+
+        The log-determinant comes whether `jac` asks for it or not: it costs nothing. Shapes:
+        x [b, D] → [b, D] and [b] with one component of each row; [b, D] or [b, K, D] →
+        [b, K, D] and [b, K] with all.
+        """
+        del jac
+        w, means, factors, choice = read(c, self.dimensions)
+        given = one_input(x, means, alone=choice is not None)
+        if choice is not None:
+            row = torch.arange(len(w), device=means.device)
+            index = _indices(w, choice)
+            means, factors = means[row, index], factors[row, index]
+        elif given.dim() == 2:
+            given = given.unsqueeze(1)
+        log_jacobian = log_determinant(factors, self.dimensions)
+        if rev:
+            check_log_scales("U", "log-diagonal", factors[..., : self.dimensions])
+            return [from_latent(given, means, factors)], -log_jacobian
+        wide_x, wide_means, wide_factors = widen(given, means, factors)
+        latent = whiten(wide_x - wide_means, wide_factors)
+        return [latent.to(torch.result_type(given, means))], log_jacobian
+
+    def output_dims(self, input_dims: Sequence[Sequence[int]]) -> Sequence[Sequence[int]]:
+        """Return the shape of the output, that of the input."""
+        return input_dims
+
+    @staticmethod
+    def pack(logits: Tensor, means: Tensor, factors: Tensor) -> Tensor:
+        """Return mixtures as one condition; zeros fill diagonal factors up to full ones.
+
+        For example `GaussianMixtureBlock.pack(*head.parameters_of(features))`. Shapes: logits
+        [b, K], means [b, K, D], factors [b, K, T] → [b, K(1 + D + D(D+1)/2)].
+        """
+        full = as_full(factors, means.shape[-1])
+        return torch.cat([logits, means.flatten(-2), full.flatten(-2)], -1)
+
+    @staticmethod
+    def normalize_weights(w: Tensor) -> Tensor:
+        """Return the softmax of logits. Shapes: [..., K] → [..., K].
+
+        >>> GaussianMixtureBlock.normalize_weights(torch.zeros(1, 4))
+        tensor([[0.2500, 0.2500, 0.2500, 0.2500]])
+        """
+        return torch.softmax(w, -1)
+
+    @staticmethod
+    def pick_mixture_component(w: Tensor, seed: int | None = None) -> Tensor:
+        """Choose a component of each row by weight; the same ones for the same seed.
+
+        The choices are FrEIA's for that seed and device, unless a threshold between two
+        components lies within rounding, 10⁻⁷, of the random number. Without a seed torch's own
+        generator is used, which `torch.manual_seed` sets. Shapes: w [b, K] → [b], int32.
+
+        >>> GaussianMixtureBlock.pick_mixture_component(torch.tensor([[0.0, 1.0]]), seed=3)
+        tensor([1], dtype=torch.int32)
+        """
+        check_weights(w)
+        generator = None if seed is None else seeded(seed, w.device)
+        options: dict[str, Any] = {"device": w.device, "generator": generator}
+        coarse, fine = (torch.rand(len(w), 1, **options) for _ in range(2))
+        # The 24 bits of a float32 alone would draw a weight of 10⁻⁹ far too often, or never.
+        uniform = widen(coarse) + 0.5 * torch.finfo(coarse.dtype).eps * widen(fine)
+        return pick(uniform.T, widen(w.detach()).cumsum(-1))[0].int()
+
+    @staticmethod
+    def nll_loss(
+        w: Tensor, z: Tensor, log_jacobian: Tensor, *, freia_compatible: bool = False
+    ) -> Tensor:
+        """Return −log Σₖ wₖ N(zₖ; 0, I) exp(log_jacobianₖ), the exact negative log-likelihood.
+
+        FrEIA's drops the constant (D/2) log 2π, and is infinite where the densities underflow.
+        With `freia_compatible` the constant is dropped here too. A weight of zero takes no part
+        and gets no gradient; nor does a code whose square is beyond its dtype.
+
+        Shapes: w [b, K], z [b, K, D], log_jacobian [b, K] → [b].
+        """
+        joint = _joint(w, z, log_jacobian)
+        constant = 0.5 * z.shape[-1] * LOG_2PI if freia_compatible else 0.0
+        return (-log_total(joint) - constant).to(z.dtype)
+
+    @staticmethod
+    def nll_upper_bound(
+        w: Tensor, z: Tensor, log_jacobian: Tensor, *, freia_compatible: bool = False
+    ) -> Tensor:
+        """Return −log K − (1/K) Σₖ (log wₖ + log pₖ), an upper bound of `nll_loss`.
+
+        FrEIA's −Σₖ (log wₖ + log pₖ), which `freia_compatible` returns without the constant
+        K (D/2) log 2π as there, is no bound. Both have the same minimiser, which makes all
+        components the same: a warm-up at most. Shapes: as `nll_loss`.
+        """
+        joint = _joint(w, z, log_jacobian)
+        if freia_compatible:
+            return -(joint + 0.5 * z.shape[-1] * LOG_2PI).sum(-1).to(z.dtype)
+        return (-math.log(w.shape[-1]) - joint.mean(-1)).to(z.dtype)
+
+
+def _indices(w: Tensor, choice: Any) -> Tensor:
+    """Return the component of each row [b], as given or as drawn with a seed."""
+    if not isinstance(choice, Tensor):
+        return GaussianMixtureBlock.pick_mixture_component(w, seed=choice).long()
+    rows, components = w.shape
+    whole = not (choice.is_floating_point() or choice.is_complex() or choice.dtype is torch.bool)
+    if not whole or choice.shape != (rows,):
+        came = f"has shape {list(choice.shape)} and dtype {choice.dtype}"
+        expected = f"whole numbers [{rows}] were expected"
+        remedy = "Pass a component's index for each row, an int as a seed, or None for all."
+        raise ShapeError(message("i", came, expected, remedy))
+    if rows and not 0 <= int(choice.min()) <= int(choice.max()) < components:
+        came = f"has indices from {int(choice.min())} to {int(choice.max())}"
+        expected = f"there are components 0 to {components - 1}"
+        raise ArgumentError(message("i", came, expected, "Count the components from zero."))
+    return choice.to(w.device, torch.int64)
+
+
+def _joint(w: Tensor, z: Tensor, log_jacobian: Tensor) -> Tensor:
+    """Return log wₖ + log pₖ in double precision. Shapes: [b, K], [b, K, D], [b, K] → [b, K]."""
+    check_weights(w)
+    if z.shape[:-1] != w.shape or log_jacobian.shape != w.shape:
+        came = f"have shapes {list(z.shape)} and {list(log_jacobian.shape)}"
+        expected = f"{[*w.shape, 'D']} and {list(w.shape)} go with w".replace("'", "")
+        remedy = "Take them from the block with None in place of indices: all components."
+        raise ShapeError(message("z and log_jacobian", came, expected, remedy))
+    # A code whose square overflows is at no density, and its gradient would overflow too.
+    codes = widen(torch.where(z.abs() >= longest(z), torch.inf, z))
+    origin = codes.new_zeros(z.shape[-1])
+    # N(z; 0, I) is N(0; z, I).
+    return _log_weights(w) + component_log_prob(origin, codes, origin) + widen(log_jacobian)
+
+
+def _log_weights(w: Tensor) -> Tensor:
+    wide, largest = widen(w), torch.finfo(w.dtype).max
+    positive = torch.where(wide > 0, wide, 1.0)
+    if positive.requires_grad:
+        # 1/w of a weight near underflow overflows w's dtype, and its softmax would make it NaN.
+        positive.register_hook(lambda gradient: gradient.clamp(-largest, largest))
+    return torch.where(wide > 0, positive.log(), -torch.inf)
