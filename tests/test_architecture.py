@@ -39,6 +39,8 @@ LAYERS = {
     "predictions": (5, {"torch", "numpy", "sklearn"}),
     "estimator": (5, {"torch", "numpy", "sklearn"}),
     "scorers": (5, {"torch", "numpy", "sklearn"}),
+    "inference": (5, {"torch"}),
+    "integrations": (5, {"torch", "numpy", "sbi"}),
     "__init__": (9, set()),
 }
 

@@ -82,7 +82,7 @@ def choose_maps(
     else:
         specs = spec if isinstance(spec, list) else [spec] * len(labels)
     if len(specs) != len(labels):
-        came, expected = f"has {len(specs)} entries", f"y has {len(labels)} column(s)"
+        came, expected = f"has {len(specs)} entries", f"there are {len(labels)} target(s)"
         raise ShapeError(message("target_transform", came, expected, "Pass one for each."))
     return tuple(
         propose(place)

@@ -108,6 +108,14 @@ class DensityNetwork(nn.Module, ABC):
         )
         return loss + self.log_scale(self.real_target(target), weights)
 
+    def row_nll(self, condition: Tensor, target: Tensor) -> Tensor:
+        """Return −log p(target | condition) of each row. Shapes: target [b, D] → [b]."""
+        self.check(condition, target)
+        if self.discrete:
+            return -self(condition).observed_log_prob(target)
+        rows = self.row_loss(self.standardise_condition(condition), self.standardise_target(target))
+        return rows + self.row_log_scale(self.real_target(target)).to(self.dtype)
+
     def standardise_condition(self, condition: Tensor) -> Tensor:
         """Return what the backbone reads; whole numbers (tokens, …) stay whole."""
         if self.condition_scaling is None:
@@ -121,11 +129,16 @@ class DensityNetwork(nn.Module, ABC):
 
     def log_scale(self, real: Tensor, weights: Tensor | None = None) -> Tensor:
         """Return what standardising takes from the negative log-likelihood of `real_target`."""
+        each = self.row_log_scale(real)
+        total = each.mean() if weights is None else each @ weights.to(torch.float64)
+        return total.to(self.dtype)
+
+    def row_log_scale(self, real: Tensor) -> Tensor:
+        """Return what it takes from each row, in double precision. Shapes: [b, D] → [b]."""
         each = (~real.isnan()).to(torch.float64) @ self.target_scaling.scale.log()
         for own, column in zip(self.maps or (), real.unbind(1), strict=False):
             each = each - own.log_slope_at(column).nan_to_num(nan=0.0)
-        total = each.mean() if weights is None else each @ weights.to(torch.float64)
-        return total.to(self.dtype)
+        return each
 
     @torch.no_grad()
     def prepare(

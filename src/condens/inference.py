@@ -1,0 +1,130 @@
+"""Amortised posteriors: densities of a simulator's parameters given what it would observe."""
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Generator, Tensor
+
+from condens import map_choice
+from condens.data import Rows, TargetColumns
+from condens.data.arrays import as_doubles
+from condens.errors import NotFiniteError, ShapeError, message
+from condens.maps import Map, Real
+from condens.nn import MixtureNetwork
+from condens.parameters import choose_maps
+from condens.training import History, Settings, suited_components, suited_settings, train
+
+
+@dataclass(frozen=True)
+class AmortisedPosterior:
+    """p(parameters | observation) for any observation, from one training; see `posterior`.
+
+    Args:
+        network: from observations [b, C] to densities over D parameters, in double precision.
+        observation_shape: of one observation, C numbers.
+        history: what happened in training.
+    """
+
+    network: MixtureNetwork
+    observation_shape: torch.Size
+    history: History
+
+    @torch.no_grad()
+    def given(self, observation: Any) -> Any:
+        """Return the joint density of the parameters given an observation, or a batch of them.
+
+        A `GaussianMixture`; a `TransformedMixture` where parameters are bounded. Shapes: one
+        observation → batch shape [], [b, *observation_shape] → [b].
+        """
+        values = torch.from_numpy(as_doubles(observation, "observation"))
+        shape, batch = self.observation_shape, values.dim() - len(self.observation_shape)
+        if batch not in (0, 1) or values.shape[batch:] != shape:
+            came, expected = f"has shape {list(values.shape)}", f"{list(shape)} was expected"
+            remedy = "Pass one as it was simulated for the training, or rows of them."
+            raise ShapeError(message("observation", came, expected, remedy))
+        if not bool(values.isfinite().all()):
+            came, expected = "has an entry that is NaN or infinite", "the network reads every one"
+            remedy = "Fill it as in the training, or train without it."
+            raise NotFiniteError(message("observation", came, expected, remedy))
+        found = self.network(values.reshape(-1, shape.numel()))
+        return found if batch else found[0]
+
+    def sample(
+        self, sample_shape: Sequence[int], observation: Any, *, generator: Generator | None = None
+    ) -> Tensor:
+        """Draw parameters [*sample_shape, D] given an observation; [*sample_shape, b, D] of b."""
+        return self.given(observation).sample(sample_shape, generator=generator)
+
+    def log_prob(self, parameters: Any, observation: Any) -> Tensor:
+        """Return the log density of parameters [..., D] given an observation."""
+        return self.given(observation).log_prob(parameters)
+
+
+def posterior(
+    parameters: Any,
+    observations: Any,
+    *,
+    target_transform: Any = None,
+    n_components: int | None = None,
+    names: Sequence[str] | None = None,
+    settings: Settings | None = None,
+    random_state: int = 0,
+) -> AmortisedPosterior:
+    """Learn p(parameters | observation) from parameters drawn from a prior and simulated.
+
+    Args:
+        parameters: [n, D], draws from the prior; a data frame gives their names.
+        observations: [n, C], or [n, …] of C numbers a row, what the simulator made of them.
+        target_transform: for bounded parameters, as `MDNRegressor` has it: "positive", "unit",
+            a tuple (lower, upper), … for all, in a list with one for each, or as {name: …}.
+            Then no density is beyond the bounds.
+        n_components: of the mixture; by default what suits the number of rows.
+        names: of the parameters.
+        settings: how to train; by default what suits the number of rows. The seed is
+            `random_state`.
+        random_state: a seed, for the same bytes every time.
+
+    >>> theta = 2 * torch.rand(300, 2, generator=Generator().manual_seed(0)) - 1
+    >>> learnt = posterior(theta, theta.sum(1), settings=Settings(epochs=20), names=["a", "b"])
+    >>> learnt.given([1.5])
+    GaussianMixture(batch_shape=[], components=3, dimensions=2, covariance='full', names=('a', 'b'))
+    """
+    given = TargetColumns.of(parameters, "parameters")
+    if names is not None:
+        given = given._replace(names=tuple(names))
+        if len(names) != given.values.shape[1]:
+            came, expected = f"has {len(names)}", f"parameters has {given.values.shape[1]} columns"
+            raise ShapeError(message("names", came, expected, "Pass one for each."))
+    seen = torch.from_numpy(as_doubles(observations, "observations"))
+    seen = seen.unsqueeze(1) if seen.dim() == 1 else seen
+    told = ("observations", "parameters", "weights")
+    rows = Rows.of(seen.flatten(1), given.values, names=told)
+    settings = suited_settings(len(rows)) if settings is None else settings
+    components = n_components or suited_components(len(rows))
+    maps = _maps(target_transform, given)
+    with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
+        torch.manual_seed(random_state)
+        network = MixtureNetwork.of(
+            rows.condition.shape[1],
+            rows.target.shape[1],
+            components=components,
+            names=given.names,
+            maps=maps,
+        )
+        if n_components is None:  # not their choice: some data need one only
+            warnings.filterwarnings("ignore", "Nearly all weight is on one")
+        history = train(network, rows, replace(settings, seed=random_state))
+    return AmortisedPosterior(network.double().eval(), seen.shape[1:], history)
+
+
+def _maps(spec: Any, given: TargetColumns) -> tuple[Map, ...] | None:
+    """Return the maps of the parameters, checked on them; None where all of them are real."""
+    columns = given.values.unbind(1)
+    labels = given.names or range(len(columns))
+    maps = choose_maps(spec, labels, lambda place: map_choice.propose(columns[place]))
+    for label, own, column in zip(labels, maps, columns, strict=True):
+        own.check(f"parameters, column {label!r},", column)
+    return None if all(isinstance(own, Real) for own in maps) else maps

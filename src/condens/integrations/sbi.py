@@ -1,0 +1,296 @@
+"""condens as the density estimator of sbi: for NPE, NLE and their rounds.
+
+>>> import torch
+>>> from sbi.inference import NPE
+>>> from sbi.utils import BoxUniform
+>>> _ = torch.manual_seed(0)
+>>> prior = BoxUniform(-torch.ones(2), torch.ones(2))
+>>> theta = prior.sample((300,))
+>>> x = theta + 0.1 * torch.randn(300, 2)
+>>> inference = NPE(prior, density_estimator=density_estimator(), show_progress_bars=False)
+>>> estimator = fit(inference.append_simulations(theta, x), Settings(epochs=20))
+>>> posterior = inference.build_posterior(estimator)
+>>> posterior.sample((5,), x=torch.zeros(1, 2), show_progress_bars=False).shape
+torch.Size([5, 2])
+"""
+
+import copy
+import math
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from condens.distribution import GaussianMixture
+from condens.errors import ArgumentError, NotPositiveDefiniteError, ShapeError, message
+from condens.functional import triangular
+from condens.low_rank import LowRankMixture
+from condens.nn import HEADS, MLP, MixtureNetwork
+from condens.training import History, Settings, suited_components, suited_settings, train
+
+try:
+    from sbi.inference.trainers.nle.nle_base import LikelihoodEstimatorTrainer
+    from sbi.inference.trainers.npe.npe_base import PosteriorEstimatorTrainer
+    from sbi.neural_nets.estimators.mixture_density_estimator import MixtureDensityEstimator
+    from sbi.neural_nets.estimators.mog import MoG
+except ModuleNotFoundError as error:
+    if (error.name or "").partition(".")[0] != "sbi":
+        raise
+    told = (
+        "condens.integrations.sbi needs sbi 0.27 or later. Install it: pip install 'condens[sbi]'."
+    )
+    raise ImportError(told) from error
+
+
+class CondensEstimator(MixtureDensityEstimator):  # type: ignore[misc]
+    """A `MixtureNetwork` as sbi's trainers and posteriors know a mixture density estimator.
+
+    Densities and mixtures are in the input's own units: sbi has no z-scoring to undo, and the
+    closed-form corrections of NPE-A and NPE-C meet the prior as it is.
+
+    Args:
+        net: from conditions [b, C] to densities over inputs [b, D], flat both.
+        input_shape, condition_shape: the events' shapes, of D and C numbers.
+
+    Shapes: condition [B, *condition_shape], or [S, B, *condition_shape] with the inputs.
+
+    >>> net = MixtureNetwork.of(conditions=3, targets=2)
+    >>> estimator = CondensEstimator(net, torch.Size([2]), torch.Size([3]))
+    >>> estimator.log_prob(torch.zeros(7, 4, 2), torch.zeros(4, 3)).shape
+    torch.Size([7, 4])
+    """
+
+    net: MixtureNetwork
+    history: History | None = None
+
+    def __init__(
+        self, net: MixtureNetwork, input_shape: torch.Size, condition_shape: torch.Size
+    ) -> None:
+        if net.maps is not None:
+            came, expected = "has maps", "sbi's mixtures are Gaussian"
+            remedy = "Leave them out: sbi keeps to the prior's bounds itself."
+            raise ArgumentError(message("net", came, expected, remedy))
+        super().__init__(net, input_shape, condition_shape)
+
+    def mixture(self, condition: Tensor) -> GaussianMixture | LowRankMixture:
+        """Return the densities, with the condition's leading axes as batch shape."""
+        self._check_condition_shape(condition)
+        batch = condition.shape[: condition.dim() - len(self.condition_shape)]
+        found = self.net(condition.reshape(-1, self.condition_shape.numel()))
+        return found if len(batch) == 1 else _unflatten(found, batch)
+
+    def log_prob(self, input: Tensor, condition: Tensor, **_: Any) -> Tensor:  # noqa: A002
+        """Return log p(input | condition). Shapes: [S, B, *input_shape] → [S, B]."""
+        self._check_input_shape(input)
+        return self.mixture(condition).log_prob(self._flat(input))
+
+    def loss(self, input: Tensor, condition: Tensor, **_: Any) -> Tensor:  # noqa: A002
+        """Return −log p of each row, by the fastest way. Shapes: [B, *input_shape] → [B]."""
+        self._check_input_shape(input)
+        self._check_condition_shape(condition)
+        return self.net.row_nll(condition.flatten(1), self._flat(input))
+
+    def sample(self, sample_shape: Sequence[int], condition: Tensor, **_: Any) -> Tensor:
+        """Return draws [*sample_shape, B, *input_shape]."""
+        return self._event(self.mixture(condition).sample(sample_shape))
+
+    def sample_and_log_prob(
+        self, sample_shape: Sequence[int], condition: Tensor, **_: Any
+    ) -> tuple[Tensor, Tensor]:
+        """Return draws and their log densities, with one pass of the network."""
+        mixture = self.mixture(condition)
+        drawn = mixture.sample(sample_shape)
+        return self._event(drawn), mixture.log_prob(drawn)
+
+    def get_uncorrected_mog(self, condition: Tensor) -> Any:
+        """Return the densities as sbi's `MoG`, in the input's own units."""
+        return to_mog(self.mixture(condition))
+
+    def _flat(self, input: Tensor) -> Tensor:  # noqa: A002
+        leading = input.shape[: input.dim() - len(self.input_shape)]
+        return input.reshape(*leading, self.input_shape.numel())
+
+    def _event(self, flat: Tensor) -> Tensor:
+        return flat.reshape(*flat.shape[:-1], *self.input_shape)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Builder:
+    """Makes a `CondensEstimator` for simulations; see `density_estimator`."""
+
+    of: Literal["theta", "x"]
+    n_components: int | None
+    covariance: str
+    width: int
+    depth: int
+    dropout: float
+    embedding_net: nn.Module | None
+
+    def __call__(
+        self, theta: Tensor, x: Tensor, num_components: int | None = None
+    ) -> CondensEstimator:
+        """Return an estimator that has its scales, and where it starts, from the simulations."""
+        estimator = self.make(theta, x, num_components)
+        target, condition = (theta, x) if self.of == "theta" else (x, theta)
+        estimator.net.prepare(condition.flatten(1), target.flatten(1))
+        return estimator
+
+    def make(self, theta: Tensor, x: Tensor, num_components: int | None = None) -> CondensEstimator:
+        """Return an estimator of the right shapes."""
+        target, condition = (theta, x) if self.of == "theta" else (x, theta)
+        for name, given in (("theta", theta), ("x", x)):
+            if given.dim() < 2:
+                came, expected = f"has shape {list(given.shape)}", "[rows, …] was expected"
+                raise ShapeError(message(name, came, expected, "Add the axis of its numbers."))
+        components = self.n_components or num_components or suited_components(len(theta))
+        inputs, outputs = condition[0].shape, target[0].numel()
+        head = HEADS[self.covariance](self.width, outputs, components)
+        net = MixtureNetwork(self._backbone(condition), head, condition_columns=inputs.numel())
+        return CondensEstimator(net, target[0].shape, inputs)
+
+    def _backbone(self, condition: Tensor) -> nn.Module:
+        layers = partial(MLP, width=self.width, depth=self.depth, dropout=self.dropout)
+        if self.embedding_net is None:
+            return layers(condition[0].numel())
+        embedding = nn.Sequential(
+            nn.Unflatten(1, condition.shape[1:]), copy.deepcopy(self.embedding_net), nn.Flatten()
+        )
+        with torch.no_grad():
+            features = embedding.eval()(condition[:2].flatten(1)).shape[1]
+        return nn.Sequential(embedding.train(), layers(features))
+
+
+def density_estimator(
+    *,
+    of: Literal["theta", "x"] = "theta",
+    n_components: int | None = None,
+    covariance: str = "full",
+    width: int = 128,
+    depth: int = 2,
+    dropout: float = 0.0,
+    embedding_net: nn.Module | None = None,
+) -> Builder:
+    """Return what sbi's trainers take as `density_estimator`.
+
+    Args:
+        of: what the density is over: "theta" for NPE, "x" for NLE.
+        n_components: of the mixture; by default what suits the number of simulations (NPE-A
+            tells its own).
+        covariance: `full`, `diagonal`, `isotropic`, `tied` or `low_rank`.
+        width, depth, dropout: of the network's hidden layers.
+        embedding_net: from standardised conditions, in their own shape, to features; a copy is
+            trained with the rest.
+
+    >>> from sbi.inference import NLE
+    >>> inference = NLE(density_estimator=density_estimator(of="x", n_components=5))
+    """
+    if of not in ("theta", "x"):
+        expected = "'theta' or 'x' was expected"
+        raise ArgumentError(message("of", f"is {of!r}", expected, "Pass 'theta' for NPE."))
+    if covariance not in HEADS:
+        remedy = f"Choose one of {', '.join(HEADS)}."
+        raise ArgumentError(message("covariance", f"is {covariance!r}", "it names no head", remedy))
+    return Builder(
+        of=of,
+        n_components=n_components,
+        covariance=covariance,
+        width=width,
+        depth=depth,
+        dropout=dropout,
+        embedding_net=embedding_net,
+    )
+
+
+def fit(
+    inference: Any, settings: Settings | None = None, *, progress: bool | None = None
+) -> CondensEstimator:
+    """Train on a trainer's simulations with `condens.training.train`, in place of its `train`.
+
+    The trainer keeps the estimator: `build_posterior` and later rounds go on from it. NPE's
+    later rounds need the correction for the proposal, so those are trained by sbi, with
+    `inference.train()`; NLE's need none, and are trained on all simulations.
+
+    Args:
+        inference: an NPE or NLE made with `density_estimator(…)`, with simulations appended.
+        settings: see `Settings`; by default what suits the number of simulations.
+        progress: show a line; by default where stderr is a terminal.
+    """
+    builder = _builder(inference)
+    theta, x, _ = inference.get_simulations()
+    estimator = builder.make(theta, x).to(inference._device)
+    target, condition = (theta, x) if builder.of == "theta" else (x, theta)
+    settings = suited_settings(len(theta)) if settings is None else settings
+    with warnings.catch_warnings():
+        if builder.n_components is None:  # not their choice: some data need one only
+            warnings.filterwarnings("ignore", "Nearly all weight is on one")
+        rows = condition.flatten(1), target.flatten(1)
+        estimator.history = train(estimator.net, rows, settings, progress=progress)
+    inference._neural_net = estimator.eval()
+    return estimator
+
+
+def to_mog(mixture: GaussianMixture | LowRankMixture) -> Any:
+    """Return a mixture as sbi's `MoG`: the same density, with the same triangular factors.
+
+    Shapes: batch shape [B], or [] for a MoG of one.
+    """
+    if not isinstance(mixture, GaussianMixture | LowRankMixture):
+        came, expected = f"is a {type(mixture).__name__}", "sbi's mixtures are Gaussian"
+        raise ArgumentError(message("mixture", came, expected, "Pass one without maps."))
+    if len(mixture.batch_shape) > 1:
+        came, expected = f"has batch shape {list(mixture.batch_shape)}", "[B] or [] was expected"
+        raise ShapeError(message("mixture", came, expected, "Index its leading axes."))
+    full = mixture.to_full() if isinstance(mixture, LowRankMixture) else mixture
+    if not full.batch_shape:
+        full = full.expand([1])
+    upper = triangular.unpack(full.factors, full.dimensions)
+    # A MoG wants its logits finite: half the lowest number is a weight of zero all the same.
+    logits = full.logits.log_softmax(-1).clamp_min(torch.finfo(full.dtype).min / 2)
+    return MoG(logits, full.means, upper.mT @ upper, upper)
+
+
+def from_mog(mog: Any) -> GaussianMixture:
+    """Return sbi's `MoG` as a mixture, by the factors it samples with.
+
+    The precisions of sbi's own MDN have 1e-4 more on their diagonals than their factors, so
+    that its `log_prob` is not quite that of a density; ours is that of its samples.
+    """
+    upper = mog.precision_factors
+    if bool(upper.tril(-1).any()) or not bool((upper.diagonal(dim1=-2, dim2=-1) > 0).all()):
+        came = "has precision_factors that are not upper triangular with a positive diagonal"
+        remedy = "Pass them as sbi makes them, torch.linalg.cholesky(precisions).mT."
+        raise NotPositiveDefiniteError(message("mog", came, "sbi samples by these", remedy))
+    return GaussianMixture(mog.logits, mog.means, triangular.pack(upper))
+
+
+def _builder(inference: Any) -> Builder:
+    """Return what makes the estimators of a trainer, if these can be trained by us."""
+    over = {PosteriorEstimatorTrainer: "theta", LikelihoodEstimatorTrainer: "x"}
+    found = [of for kind, of in over.items() if isinstance(inference, kind)]
+    if not found:
+        came, expected = f"is a {type(inference).__name__}", "sbi's NPE or NLE was expected"
+        raise ArgumentError(message("inference", came, expected, "Pass one of these."))
+    builder = inference._build_neural_net
+    if not isinstance(builder, Builder) or builder.of != found[0]:
+        came, expected = "has another density_estimator", f"one over {found[0]} was expected"
+        remedy = f"Make it with density_estimator=density_estimator(of={found[0]!r})."
+        raise ArgumentError(message("inference", came, expected, remedy))
+    rounds = inference._data_round_index
+    if not rounds:
+        came, expected = "has no simulations", "it is trained on these"
+        raise ArgumentError(message("inference", came, expected, "Call append_simulations first."))
+    if found[0] == "theta" and max(rounds) > 0:
+        came = f"is in round {max(rounds) + 1}"
+        expected = "only the first, drawn from the prior, is trained without a correction"
+        raise ArgumentError(message("inference", came, expected, "Call inference.train()."))
+    return builder
+
+
+def _unflatten(mixture: Any, batch: torch.Size) -> Any:
+    """Return a mixture whose one batch axis is laid out as several."""
+    order = torch.arange(math.prod(batch)).reshape(batch)
+    return mixture[order]
