@@ -97,6 +97,23 @@ def test_latent_may_lie_in_any_order_in_memory():
     assert_close(z, before, rtol=0, atol=0)
 
 
+def test_reverse_in_mixed_precision_and_under_vmap():
+    _, means, factors = random_parameters((ROWS,), 1, 4)
+    z = torch.randn(ROWS, 1, 4, dtype=torch.float64)
+    expected = from_latent(z, means, factors)
+    mixed = from_latent(z, means.float(), factors.float())
+    assert mixed.dtype == torch.float64
+    assert_close(mixed, expected, rtol=1e-5, atol=1e-5)
+    assert_close(torch.func.vmap(from_latent)(z, means, factors), expected, rtol=1e-12, atol=1e-12)
+
+
+def test_a_small_code_that_is_the_difference_of_large_numbers():
+    block = GaussianMixtureBlock([(2,)], [])
+    w, means = torch.ones(1, 1), torch.tensor([[[0.3, 0.0]]])
+    (z,), _ = block([torch.full((1, 2), 1e8)], [w, means, torch.tensor([[[0.0, 0.0, -1.0]]])])
+    assert_close(z, torch.tensor([[[-0.3, 1e8]]]), rtol=1e-6, atol=0)
+
+
 @pytest.mark.parametrize("rev", [False, True])
 def test_gradients_of_every_argument(rev):
     block, logits, (_, means, factors) = case(2)
@@ -188,6 +205,15 @@ def test_picks_never_leave_the_components():
     assert GaussianMixtureModel.pick_mixture_component(w, seed=0).max() == 3
 
 
+def test_picks_resolve_weights_below_a_float32():
+    # Thresholds half a step of float32 above FrEIA's random numbers.
+    coarse = torch.rand(4000, generator=torch.Generator().manual_seed(2)).double()
+    threshold = coarse + 2.0**-25
+    w = torch.stack([threshold, 1 - threshold], 1)
+    share = GaussianMixtureBlock.pick_mixture_component(w, seed=2).double().mean().item()
+    assert abs(share - 0.5) < 4 * 0.5 / math.sqrt(4000)
+
+
 def test_torch_seeds_a_choice_without_a_seed():
     w = torch.full((100, 4), 0.25)
     torch.manual_seed(1)
@@ -235,6 +261,15 @@ def test_loss_through_the_block_has_the_gradients_of_the_loss():
     expected = torch.autograd.grad(nll(x, *leaves).sum(), leaves)
     for gradient, known in zip(ours, expected, strict=True):
         assert_close(gradient, known, rtol=1e-9, atol=1e-11)
+
+
+def test_a_weight_of_zero_takes_no_part():
+    z, log_jacobian = torch.randn(ROWS, 3, 2), torch.randn(ROWS, 3)
+    w = torch.tensor([0.4, 0.0, 0.6]).expand(ROWS, 3)
+    loss = GaussianMixtureBlock.nll_loss(w, z, log_jacobian)
+    some = [0, 2]
+    expected = GaussianMixtureBlock.nll_loss(w[:, some], z[:, some], log_jacobian[:, some])
+    assert_close(loss, expected, rtol=1e-6, atol=0)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -429,6 +464,7 @@ def test_what_is_refused():
         (ArgumentError, "seed is 1180591620717411303424", lambda: pick(w, 2**70)),
         (NotFiniteError, "normalize_weights", lambda: pick(w.log())),
         (NotFiniteError, "normalize_weights", lambda: loss(2 * w, z, log_jacobian)),
+        (NotFiniteError, "from -1 and sums from 1 to 1", lambda: pick(torch.tensor([[-1.0, 2]]))),
         (NotFiniteError, "nan", lambda: loss(w * math.nan, z, log_jacobian)),
         (ShapeError, r"\[7, 3, D\] and \[7, 3\] go with w", lambda: loss(w, x, log_jacobian)),
         (ShapeError, "z and log_jacobian", lambda: loss(w, z, log_jacobian[:, 0])),
