@@ -86,7 +86,12 @@ class CondensEstimator(MixtureDensityEstimator):  # type: ignore[misc]
     def log_prob(self, input: Tensor, condition: Tensor, **_: Any) -> Tensor:  # noqa: A002
         """Return log p(input | condition). Shapes: [S, B, *input_shape] → [S, B]."""
         self._check_input_shape(input)
-        return self.mixture(condition).log_prob(self._flat(input))
+        flat = self._flat(input)
+        batch = condition.shape[: condition.dim() - len(self.condition_shape)]
+        # One input for each condition, as MCMC and atomic losses ask: no mixture need be built.
+        if flat.shape[:-1] == (1, *batch) and not bool(flat.isnan().any()):
+            return -self.loss(input[0], condition).unsqueeze(0)
+        return self.mixture(condition).log_prob(flat)
 
     def loss(self, input: Tensor, condition: Tensor, **_: Any) -> Tensor:  # noqa: A002
         """Return −log p of each row, by the fastest way. Shapes: [B, *input_shape] → [B]."""
