@@ -92,6 +92,7 @@ REFUSED = {
     "gap": (THETA, GAP, {}, NotFiniteError, r"observations is nan at \[3, 1\]"),
     "text": (THETA, np.full((20, 3), "a"), {}, ArgumentError, "observations holds"),
     "names": (THETA, X, {"names": ["a"]}, ShapeError, "names has 1, but parameters has 2"),
+    "none": (THETA, X, {"n_components": 0}, ArgumentError, "components"),
     "maps": (THETA, X, {"target_transform": ["positive"]}, ShapeError, "there are 2 target"),
     "bounds": (THETA, X, {"target_transform": "unit"}, ArgumentError, "parameters, column 0"),
 }

@@ -77,6 +77,7 @@ def test_samples_and_batches_of_conditions():
     assert_close(estimator.log_prob(theta[:5, None].expand(5, 4, 2), x[:4]), each)
     with_samples = x[:4].expand(5, 4, 3)
     assert_close(estimator.log_prob(theta[:5, None].expand(5, 4, 2), with_samples), each)
+    assert_close(estimator.log_prob(theta[:5], x[0]), each[:, 0])
     one = estimator.log_prob(theta[None], x[:1])
     assert one.shape == (1, 60)
     assert_close(one, estimator.log_prob(theta[None], x[:1].expand(60, 3)))
@@ -138,6 +139,8 @@ def test_shapes_that_do_not_fit_are_refused():
         estimator.loss(theta[:, :1], x)
     with pytest.raises(ShapeError, match="theta has shape"):
         density_estimator()(theta[:, 0], x)
+    with pytest.raises(ArgumentError, match="components"):
+        density_estimator(n_components=0)(theta, x)
     with pytest.raises(ArgumentError, match="of is 'y', but 'theta' or 'x'"):
         density_estimator(of="y")
     with pytest.raises(ArgumentError, match="covariance is 'round'"):
@@ -265,15 +268,11 @@ def test_gaussian_linear_in_one_round():
     assert (exact.log_prob(drawn[:500]) - log_prob).abs().mean() < 0.1
 
 
-@pytest.mark.parametrize("trainer", [NPE, NPE_A, NPE_B])
-def test_three_rounds(trainer):
-    problem = GaussianLinear(correlation=0.3)
-    # Quotients of several components need not be densities: NPE-A raises then.
-    build = density_estimator(n_components=1 if trainer is NPE_A else 2, width=32)
-    inference = trainer(problem.prior, build, show_progress_bars=False)
+def in_three_rounds(inference, problem, rows):
+    """Return the posterior after a round by our loop and two by sbi's."""
     proposal, quiet = problem.prior, {}
     for number in range(3):
-        theta = proposal.sample((600,), **quiet)
+        theta = proposal.sample((rows,), **quiet)
         inference.append_simulations(theta, problem(theta), proposal=proposal)
         if number == 0:
             fit(inference, Settings(epochs=40))
@@ -281,12 +280,39 @@ def test_three_rounds(trainer):
             inference.train(max_num_epochs=15)
         proposal = inference.build_posterior().set_default_x(problem.observation)
         quiet = {"show_progress_bars": False}
+    return proposal
+
+
+@pytest.mark.parametrize("trainer", [NPE, NPE_A, NPE_B])
+def test_gaussian_linear_in_three_rounds(trainer):
+    problem = GaussianLinear(correlation=0.3)
+    # Quotients of several components need not be densities: NPE-A raises then.
+    build = density_estimator(n_components=1 if trainer is NPE_A else 2, width=32)
+    inference = trainer(problem.prior, build, show_progress_bars=False)
+    posterior = in_three_rounds(inference, problem, 600)
     assert inference.use_non_atomic_loss == (trainer is NPE)
-    drawn = proposal.sample((5000,), **quiet)
-    exact = problem.posterior()
+    drawn, exact = posterior.sample((5000,), show_progress_bars=False), problem.posterior()
     deviation = exact.variance.sqrt()
     assert ((drawn.mean(0) - exact.mean).abs() < 0.25 * deviation).all()
     assert ((drawn.std(0) / deviation - 1).abs() < 0.25).all()
+
+
+def two_crescents(drawn):
+    """Return whether there is one on each side of the line θ₁ + θ₂ = 0, and nothing on it."""
+    side = drawn.sum(1)
+    even = 0.35 < (side > 0).float().mean() < 0.65
+    return even and (side.abs() < 0.1).float().mean() < 0.05
+
+
+def test_two_moons_in_three_rounds():
+    problem = TwoMoons()
+    build = density_estimator(n_components=6, width=64)
+    inference = NPE(problem.prior, build, show_progress_bars=False)
+    posterior = in_three_rounds(inference, problem, 1000)
+    assert inference.use_non_atomic_loss
+    drawn = posterior.sample((4000,), show_progress_bars=False)
+    assert (drawn.abs() <= 1).all()
+    assert two_crescents(drawn)
 
 
 @pytest.mark.parametrize("own_loop", [True, False])
@@ -304,10 +330,7 @@ def test_two_moons(own_loop):
     posterior = inference.build_posterior(estimator)
     drawn = posterior.sample((4000,), x=problem.observation, show_progress_bars=False)
     assert (drawn.abs() <= 1).all()
-    # Two crescents, one on each side of the line θ₁ + θ₂ = 0, and nothing on it.
-    side = drawn.sum(1)
-    assert 0.35 < (side > 0).float().mean() < 0.65
-    assert (side.abs() < 0.1).float().mean() < 0.05
+    assert two_crescents(drawn)
 
 
 def test_likelihoods_in_two_rounds():
