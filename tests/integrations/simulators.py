@@ -3,7 +3,6 @@
 import math
 
 import torch
-from sbi.utils import BoxUniform
 from torch.distributions import MultivariateNormal
 
 
@@ -30,6 +29,8 @@ class TwoMoons:
     """A crescent whose place tells θ but for a reflection: two modes."""
 
     def __init__(self):
+        from sbi.utils import BoxUniform  # what is collected without sbi must be imported
+
         self.prior = BoxUniform(-torch.ones(2), torch.ones(2))
         self.observation = torch.zeros(2)
 
