@@ -103,7 +103,7 @@ def posterior(
     told = ("observations", "parameters", "weights")
     rows = Rows.of(seen.flatten(1), given.values, names=told)
     settings = suited_settings(len(rows)) if settings is None else settings
-    components = n_components or suited_components(len(rows))
+    components = suited_components(len(rows)) if n_components is None else n_components
     maps = _maps(target_transform, given)
     with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
         torch.manual_seed(random_state)

@@ -44,6 +44,7 @@ def test_both_doors_agree_in_the_targets_own_units():
     each = mixture.observed_log_prob(target)
     assert_close(network.nll(condition, target), -each.mean(), rtol=1e-9, atol=1e-9)
     assert_close(network.nll(condition, target, weights), -each @ weights, rtol=1e-9, atol=1e-9)
+    assert_close(network.row_nll(condition, target), -each, rtol=1e-9, atol=1e-9)
 
 
 def test_the_loss_of_positive_targets_is_that_of_their_logarithms():
@@ -66,6 +67,7 @@ def test_whole_numbers_have_probabilities(own):
     network = network_of((own,)).prepare(condition, target)
     mixture = network(condition)
     assert_close(network.nll(condition, target), -mixture.log_prob(target).mean())
+    assert_close(network.row_nll(condition, target), -mixture.log_prob(target))
     # What training minimises, the density anywhere in the cell, is an upper bound of it.
     batches = Batches(network, Rows.of(condition, target))
     anywhere = network.loss(*batches.rows) + batches.offset

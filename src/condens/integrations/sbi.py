@@ -86,7 +86,12 @@ class CondensEstimator(MixtureDensityEstimator):  # type: ignore[misc]
     def log_prob(self, input: Tensor, condition: Tensor, **_: Any) -> Tensor:  # noqa: A002
         """Return log p(input | condition). Shapes: [S, B, *input_shape] → [S, B]."""
         self._check_input_shape(input)
-        return self.mixture(condition).log_prob(self._flat(input))
+        flat = self._flat(input)
+        batch = condition.shape[: condition.dim() - len(self.condition_shape)]
+        # One input for each condition, as MCMC and atomic losses ask: no mixture need be built.
+        if len(batch) == 1 and flat.shape[:-1] == (1, *batch) and not bool(flat.isnan().any()):
+            return -self.loss(input[0], condition).unsqueeze(0)
+        return self.mixture(condition).log_prob(flat)
 
     def loss(self, input: Tensor, condition: Tensor, **_: Any) -> Tensor:  # noqa: A002
         """Return −log p of each row, by the fastest way. Shapes: [B, *input_shape] → [B]."""
@@ -135,22 +140,28 @@ class Builder:
     ) -> CondensEstimator:
         """Return an estimator that has its scales, and where it starts, from the simulations."""
         estimator = self.make(theta, x, num_components)
-        target, condition = (theta, x) if self.of == "theta" else (x, theta)
-        estimator.net.prepare(condition.flatten(1), target.flatten(1))
+        condition, target = self.rows(theta, x)
+        estimator.net.prepare(condition, target)
         return estimator
 
     def make(self, theta: Tensor, x: Tensor, num_components: int | None = None) -> CondensEstimator:
         """Return an estimator of the right shapes."""
-        target, condition = (theta, x) if self.of == "theta" else (x, theta)
         for name, given in (("theta", theta), ("x", x)):
             if given.dim() < 2:
                 came, expected = f"has shape {list(given.shape)}", "[rows, …] was expected"
                 raise ShapeError(message(name, came, expected, "Add the axis of its numbers."))
-        components = self.n_components or num_components or suited_components(len(theta))
-        inputs, outputs = condition[0].shape, target[0].numel()
-        head = HEADS[self.covariance](self.width, outputs, components)
-        net = MixtureNetwork(self._backbone(condition), head, condition_columns=inputs.numel())
-        return CondensEstimator(net, target[0].shape, inputs)
+        target, condition = (theta, x) if self.of == "theta" else (x, theta)
+        shape, columns = target.shape[1:], condition.shape[1:].numel()
+        asked = num_components if self.n_components is None else self.n_components
+        components = suited_components(len(theta)) if asked is None else asked
+        head = HEADS[self.covariance](self.width, shape.numel(), components)
+        net = MixtureNetwork(self._backbone(condition), head, condition_columns=columns)
+        return CondensEstimator(net, shape, condition.shape[1:])
+
+    def rows(self, theta: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the network's condition and target, flat both."""
+        condition, target = (x, theta) if self.of == "theta" else (theta, x)
+        return condition.flatten(1), target.flatten(1)
 
     def _backbone(self, condition: Tensor) -> nn.Module:
         layers = partial(MLP, width=self.width, depth=self.depth, dropout=self.dropout)
@@ -221,13 +232,13 @@ def fit(
     """
     builder = _builder(inference)
     theta, x, _ = inference.get_simulations()
-    estimator = builder.make(theta, x).to(inference._device)
-    target, condition = (theta, x) if builder.of == "theta" else (x, theta)
+    asked = getattr(inference, "_num_components", None)  # NPE-A's
+    estimator = builder.make(theta, x, asked).to(inference._device)
     settings = suited_settings(len(theta)) if settings is None else settings
     with warnings.catch_warnings():
         if builder.n_components is None:  # not their choice: some data need one only
             warnings.filterwarnings("ignore", "Nearly all weight is on one")
-        rows = condition.flatten(1), target.flatten(1)
+        rows = builder.rows(theta, x)
         estimator.history = train(estimator.net, rows, settings, progress=progress)
     inference._neural_net = estimator.eval()
     return estimator
