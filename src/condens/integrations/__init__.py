@@ -1,0 +1,1 @@
+"""Good neighbours: other libraries' models and formats."""
