@@ -39,7 +39,7 @@ LAYERS = {
     "predictions": (5, {"torch", "numpy", "sklearn"}),
     "estimator": (5, {"torch", "numpy", "sklearn"}),
     "scorers": (5, {"torch", "numpy", "sklearn"}),
-    "integrations": (5, {"torch", "numpy", "sbi", "onnx", "onnxruntime", "onnxscript"}),
+    "integrations": (5, {"torch", "numpy", "sbi", "onnx", "onnxruntime", "onnxscript", "pyro"}),
     "__init__": (9, set()),
 }
 
