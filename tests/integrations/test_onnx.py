@@ -229,8 +229,9 @@ def test_scales_at_the_floor(tmp_path):
         mixture = network(condition)
         target = mixture.means[:, 0] + 1e-3 * torch.linspace(-3, 3, 20).unsqueeze(-1)
         (ours,) = file(condition, target)
-        assert mixture.factors.isfinite().all()
-        agree(ours, mixture.log_prob(target), torch.float32)
+        # In own units float32 rounds the means, by 1e-4 of scales as small as these.
+        theirs = network(condition.double()).log_prob(target.double())
+        agree(ours, theirs.float(), torch.float32)
 
 
 @pytest.mark.parametrize("what", GRAPHS)
@@ -263,15 +264,15 @@ def test_regressor(tmp_path):
     from condens.training import Settings
 
     rng = np.random.default_rng(0)
-    X = rng.normal(size=(200, 2)) * [1.0, 50.0] + [0.0, 1.7e9]
-    y = X[:, :1] + rng.normal(size=(200, 2))
-    model = MDNRegressor(n_components=2, settings=Settings(epochs=2), random_state=0).fit(X, y)
+    x = rng.normal(size=(200, 2)) * [1.0, 50.0] + [0.0, 1.7e9]
+    y = x[:, :1] + rng.normal(size=(200, 2))
+    model = MDNRegressor(n_components=2, settings=Settings(epochs=2), random_state=0).fit(x, y)
     path = tmp_path / "model.onnx"
     export(model, path)
-    (ours,) = onnxruntime.InferenceSession(path).run(None, {"condition": X, "target": y})
-    np.testing.assert_allclose(ours, model.score_samples(X, y), rtol=1e-6)
-    X[3, 0] = np.nan
-    gaps = MDNRegressor(n_components=1, settings=Settings(epochs=1), random_state=0).fit(X, y)
+    (ours,) = onnxruntime.InferenceSession(path).run(None, {"condition": x, "target": y})
+    np.testing.assert_allclose(ours, model.score_samples(x, y), rtol=1e-6)
+    x[3, 0] = np.nan
+    gaps = MDNRegressor(n_components=1, settings=Settings(epochs=1), random_state=0).fit(x, y)
     with pytest.raises(ArgumentError, match=r"with gaps.*model.encoder_.encode"):
         export(gaps, path)
 
