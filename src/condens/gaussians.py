@@ -121,7 +121,7 @@ def to_mixture_same_family(logits: Tensor, means: Tensor, factors: Tensor) -> Mi
 
 def from_mixture_same_family(name: str, mixture: Any) -> tuple[Tensor, Tensor, Tensor]:
     """Return logits, means and factors of torch's mixture of Gaussians."""
-    components = getattr(mixture, "component_distribution", None)
+    components: Any = getattr(mixture, "component_distribution", None)
     if not isinstance(mixture, MixtureSameFamily):
         came = f"is {type(mixture).__name__}"
     elif isinstance(components, MultivariateNormal):

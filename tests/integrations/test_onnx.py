@@ -8,6 +8,7 @@ import torch
 from condens import GaussianMixture
 from condens.errors import ArgumentError
 from condens.functional import triangular
+from condens.integrations import onnx as onnx_export
 from condens.integrations.graphs import GRAPHS, LogDensity, MixtureParameters, Sampler
 from condens.integrations.onnx import export
 from condens.maps import Integer, Interval, Positive, Real
@@ -102,6 +103,14 @@ def agree(ours, theirs, dtype):
     torch.testing.assert_close(ours, theirs, rtol=tolerance, atol=tolerance)
 
 
+def near(ours, theirs, name):
+    """Compare in own units: of dates, what double precision leaves beside the offset."""
+    if name == "years":
+        torch.testing.assert_close(ours - 1.7e9, theirs - 1.7e9, rtol=0, atol=1e-6)
+    else:
+        agree(ours, theirs, ours.dtype)
+
+
 @pytest.mark.parametrize("rows", [1, 7, 1000])
 @pytest.mark.parametrize("name", [name for name in NETWORKS if name != "years"])
 def test_log_density(written, name, rows):
@@ -121,11 +130,11 @@ def test_far_tails(written, name):
     condition = conditions(file.network, 50)
     with torch.no_grad():
         mixture = file.network(condition)
-        away = 3e2 * mixture.variance.sqrt().max() * torch.tensor([1.0, -1.0]).repeat(25)
+        away = 1e3 * mixture.variance.sqrt().max() * torch.tensor([1.0, -1.0]).repeat(25)
         target = mixture.mean + away.unsqueeze(-1)
         (ours,) = file(condition, target)
         theirs = mixture.log_prob(target)
-    assert theirs.min() < -1e4
+    assert theirs.min() < -1e5
     agree(ours, theirs, torch.float32)
 
 
@@ -179,11 +188,11 @@ def test_mixture(written, name):
         theirs = getattr(theirs, "base", theirs)
         ours = GaussianMixture(*file(condition))
         agree(ours.logits, theirs.logits.log_softmax(-1), ours.dtype)
-        agree(ours.means, theirs.means, ours.dtype)
+        near(ours.means, theirs.means, name)
         agree(ours.factors, theirs.factors, ours.dtype)
 
 
-@pytest.mark.parametrize("name", ["years", "maps", SLOW("full"), SLOW("diagonal"), SLOW("one")])
+@pytest.mark.parametrize("name", ["full", "maps", SLOW("years"), SLOW("diagonal"), SLOW("one")])
 def test_draws(written, name):
     file = written(name, "sample")
     dtype, dimensions = file.network.dtype, file.network.dimensions
@@ -206,7 +215,7 @@ def test_draws(written, name):
         expected = means + triangular.unwhiten(noise.double(), factors.double()).to(dtype)
         if mixture is not base:
             expected = mixture._from_real(expected)
-        agree(ours, expected, dtype)
+        near(ours, expected, name)
 
 
 def test_draws_never_leave_the_shares():
@@ -216,6 +225,15 @@ def test_draws_never_leave_the_shares():
     draws = Sampler(network)(condition, torch.zeros(2, 2, 2), ends)
     means = network(condition).means
     agree(draws, torch.stack([means[:, 0], means[:, -1]]), torch.float32)
+
+
+def test_draws_for_a_condition_that_is_no_number(written):
+    file = written("maps", "sample")
+    condition = conditions(file.network, 2)
+    condition[0, 0] = torch.nan
+    (ours,) = file(condition, torch.zeros(1, 2, 3).double(), torch.full((1, 2), 0.5).double())
+    assert ours[:, 0].isnan().all()
+    assert ours[:, 1].isfinite().all()
 
 
 def test_scales_at_the_floor(tmp_path):
@@ -277,6 +295,26 @@ def test_regressor(tmp_path):
         export(gaps, path)
 
 
+def test_conditions_as_the_backbone_takes_them(tmp_path):
+    head = network_of(2, "full", 2).head
+    layers = torch.nn.Conv1d(2, 4, 3), torch.nn.Flatten(), torch.nn.Dropout(0.5)
+    network = MixtureNetwork(torch.nn.Sequential(*layers), head)
+    rows = torch.randn(9, 2, 6, generator=torch.Generator().manual_seed(6))
+    export(network, tmp_path / "a.onnx", "mixture", condition=rows[:3])
+    assert network.training
+    session = onnxruntime.InferenceSession(tmp_path / "a.onnx")
+    ours = GaussianMixture(*map(torch.as_tensor, session.run(None, {"condition": rows.numpy()})))
+    with torch.no_grad():
+        agree(ours.factors, network.eval()(rows).factors, torch.float32)
+
+
+def test_a_file_of_another_network_is_refused(written):
+    file, other = written("isotropic", "mixture"), network_of(2, "isotropic", 3, seed=1)
+    graph = MixtureParameters(other).eval()
+    with pytest.raises(ArgumentError, match="model is written with logits off by"):
+        onnx_export._check(file.path.read_bytes(), graph, onnx_export._inputs(graph, None))
+
+
 REFUSED = {
     "low_rank": (lambda: network_of(3, "low_rank", 2), "log_density", "low_rank"),
     "whole": (lambda: network_of(1, "full", 2, maps=[Integer(0)]), "log_density", "whole numbers"),
@@ -315,6 +353,8 @@ def test_a_backbone_that_cannot_be_written(tmp_path):
     network = MixtureNetwork(
         torch.nn.Sequential(torch.nn.Linear(C, 16), Branching()), head, condition_columns=C
     )
+    path = tmp_path / "a.onnx"
+    path.write_bytes(b"before")
     with pytest.raises(ArgumentError, match="cannot be written as ONNX"):
-        export(network, tmp_path / "a.onnx")
-    assert not list(tmp_path.iterdir())
+        export(network, path)
+    assert [file.read_bytes() for file in tmp_path.iterdir()] == [b"before"]
