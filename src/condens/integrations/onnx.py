@@ -24,6 +24,8 @@ TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-10}
 ROUNDING = 1e-3
 # Rows that a file is tried on, and draws for each.
 ROWS, DRAWS = 17, 3
+# Inputs whose first axis is that of the draws.
+RANDOM = ("noise", "uniform")
 
 
 def export(
@@ -64,14 +66,14 @@ def export(
     >>> session.run(None, {"condition": condition, "target": target})  # doctest: +SKIP
     """
     target = _target(path)
-    network = _network(model, dtype)
     if what not in GRAPHS:
         came, expected = f"is {what!r}", f"one of {', '.join(GRAPHS)} was expected"
         raise ArgumentError(message("what", came, expected, "Choose one."))
-    graph = GRAPHS[what](network).eval()
+    graph = GRAPHS[what](_network(model, dtype)).eval()
     inputs = _inputs(graph, condition)
     data = to_bytes(graph, inputs, opset)
     _check(data, graph, inputs)
+    _check(data, graph, _first_row(graph, inputs))
     write_whole(target, data, beside=target.with_name(f".{token_hex(8)}.part"))
 
 
@@ -101,10 +103,7 @@ def to_bytes(graph: Graph, inputs: tuple[Tensor, ...], opset: int = 18) -> bytes
 
 def _translate(graph: Graph, inputs: tuple[Tensor, ...], opset: int) -> bytes:
     batch, draws = torch.export.Dim("batch"), torch.export.Dim("draws")
-    shapes = tuple(
-        {0: draws, 1: batch} if name in ("noise", "uniform") else {0: batch}
-        for name in graph.inputs
-    )
+    shapes = tuple({0: draws, 1: batch} if name in RANDOM else {0: batch} for name in graph.inputs)
     program = torch.export.export(graph, inputs, dynamic_shapes=shapes)
     made: Any = torch.onnx.export(
         program,
@@ -242,6 +241,11 @@ def _inputs(graph: Graph, condition: Any) -> tuple[Tensor, ...]:
     return tuple(known[name] for name in graph.inputs)
 
 
+def _first_row(graph: Graph, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    pairs = zip(graph.inputs, inputs, strict=True)
+    return tuple(given[:, :1] if name in RANDOM else given[:1] for name, given in pairs)
+
+
 @torch.no_grad()
 def _answer(network: DensityNetwork, given: dict[str, Tensor]) -> dict[str, Tensor]:
     """Return what the network itself answers, by name, in double precision."""
@@ -279,10 +283,7 @@ def _check(data: bytes, graph: Graph, inputs: tuple[Tensor, ...]) -> None:
     expected, exact = _answer(network, given), _answer(copy.deepcopy(network).double(), given)
     for name, output in zip(graph.outputs, outputs, strict=True):
         ours, theirs = torch.as_tensor(output).double(), expected[name]
-        own = name in ("means", "draws") and network.maps is None
-        size = (theirs - network.target_scaling.location if own else theirs).abs()
-        size = torch.where(size.isfinite(), size, 0.0)
-        allowed = TOLERANCE[network.dtype] * size.amax(tuple(range(max(1, size.dim() - 1))))
+        allowed = TOLERANCE[network.dtype] * _size(network, name, theirs)
         # What float32 makes of the weights, and of a column with an offset.
         allowed = allowed + 10 * (theirs - exact[name]).nan_to_num(0.0).abs().amax()
         allowed = allowed + torch.finfo(network.dtype).eps * theirs.abs()
@@ -291,3 +292,14 @@ def _check(data: bytes, graph: Graph, inputs: tuple[Tensor, ...]) -> None:
             wanted = "onnxruntime was expected to answer as the network does"
             remedy = "Write the backbone with operations that ONNX has; please report it if it is."
             raise ArgumentError(message("model", came, wanted, remedy))
+
+
+def _size(network: DensityNetwork, name: str, values: Tensor) -> Tensor:
+    """Return the largest finite number of each column, and at least its unit."""
+    scaling = network.target_scaling
+    least: Tensor | float = 0.0 if name == "draws" else 1.0
+    if name in ("means", "draws") and network.maps is None:
+        values, least = values - scaling.location, scaling.scale
+    size = torch.where(values.isfinite(), values, 0.0).abs()
+    largest = size.amax(tuple(range(max(1, size.dim() - 1))))
+    return torch.maximum(largest, torch.as_tensor(least, dtype=largest.dtype))
