@@ -40,7 +40,7 @@ LAYERS = {
     "estimator": (5, {"torch", "numpy", "sklearn"}),
     "scorers": (5, {"torch", "numpy", "sklearn"}),
     "inference": (5, {"torch"}),
-    "integrations": (5, {"torch", "numpy", "sbi"}),
+    "integrations": (5, {"torch", "numpy", "sbi", "onnx", "onnxruntime", "onnxscript", "pyro"}),
     "__init__": (9, set()),
 }
 

@@ -5,7 +5,13 @@ from typing import Any, Self
 
 import torch
 from torch import Generator, Tensor
-from torch.distributions import Distribution, Independent, MultivariateNormal, constraints
+from torch.distributions import (
+    Distribution,
+    Independent,
+    MixtureSameFamily,
+    MultivariateNormal,
+    constraints,
+)
 from torch.distributions.kl import register_kl
 
 from condens import arguments, gaussians
@@ -137,6 +143,34 @@ class GaussianMixture(BatchedMixture, SampledMixture):
         gaussians.check_lower("scale_tril", roots)
         factors = triangular.from_square_root(roots)
         return cls(logits, means, factors, names=names, validate_args=validate_args)
+
+    @classmethod
+    def from_mixture_same_family(
+        cls,
+        mixture: MixtureSameFamily,
+        *,
+        names: Iterable[str] | None = None,
+        validate_args: bool | None = None,
+    ) -> Self:
+        """Build from torch's mixture of MultivariateNormal, Independent(Normal, 1) or Normal.
+
+        >>> from torch.distributions import Categorical, Normal
+        >>> parts = Normal(torch.tensor([-1.0, 3.0]), torch.ones(2))
+        >>> weights = Categorical(torch.tensor([0.5, 0.5]))
+        >>> GaussianMixture.from_mixture_same_family(MixtureSameFamily(weights, parts)).mean
+        tensor([1.])
+        """
+        parameters = gaussians.from_mixture_same_family("mixture", mixture)
+        return cls(*parameters, names=names, validate_args=validate_args)
+
+    def to_mixture_same_family(self) -> MixtureSameFamily:
+        """Return the same density as torch's own mixture.
+
+        >>> m = GaussianMixture(torch.zeros(2), torch.zeros(2, 2), torch.zeros(2, 3))
+        >>> m.to_mixture_same_family().log_prob(torch.zeros(2))
+        tensor(-1.8379)
+        """
+        return gaussians.to_mixture_same_family(*self.parameters)
 
     # The parameters, in the forms people ask for.
 

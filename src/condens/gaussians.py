@@ -4,12 +4,25 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.distributions import Distribution, Independent, MultivariateNormal, Normal
+from torch.distributions import (
+    Categorical,
+    Distribution,
+    Independent,
+    MixtureSameFamily,
+    MultivariateNormal,
+    Normal,
+)
 
 from condens.arguments import as_tensor, check_axes, check_finite
 from condens.errors import ArgumentError, NotPositiveDefiniteError, ShapeError, message
 from condens.functional.dtypes import widen
-from condens.functional.triangular import from_square_root, unpack
+from condens.functional.triangular import (
+    from_square_root,
+    inverse_factors,
+    is_diagonal,
+    triangularise,
+    unpack,
+)
 
 
 def check_components(
@@ -89,6 +102,42 @@ def _is_diagonal_normal(gaussian: Any) -> bool:
         and isinstance(gaussian.base_dist, Normal)
         and gaussian.reinterpreted_batch_ndims == 1
     )
+
+
+def to_mixture_same_family(logits: Tensor, means: Tensor, factors: Tensor) -> MixtureSameFamily:
+    """Return torch's mixture of the same density: of Normals where factors are diagonal."""
+    dimensions = means.shape[-1]
+    components: Distribution
+    if is_diagonal(factors, dimensions):
+        scale = widen(factors).neg().exp().to(means.dtype)
+        components = Independent(Normal(means, scale, validate_args=False), 1)
+    else:
+        # Σ = RᵀR for Ū⁻ᵀ = QR: its lower Cholesky factor, without Σ itself.
+        _, right = triangularise(inverse_factors(widen(factors), dimensions).mT)
+        root = right.mT.to(means.dtype)
+        components = MultivariateNormal(means, scale_tril=root, validate_args=False)
+    return MixtureSameFamily(Categorical(logits=logits, validate_args=False), components)
+
+
+def from_mixture_same_family(name: str, mixture: Any) -> tuple[Tensor, Tensor, Tensor]:
+    """Return logits, means and factors of torch's mixture of Gaussians."""
+    components: Any = getattr(mixture, "component_distribution", None)
+    if not isinstance(mixture, MixtureSameFamily):
+        came = f"is {type(mixture).__name__}"
+    elif isinstance(components, MultivariateNormal):
+        factors = from_square_root(components.scale_tril)
+        return mixture.mixture_distribution.logits, components.loc, factors
+    elif _is_diagonal_normal(components):
+        normal = components.base_dist
+        return mixture.mixture_distribution.logits, normal.loc, -normal.scale.log()
+    elif isinstance(components, Normal):
+        loc, scale = components.loc.unsqueeze(-1), components.scale.unsqueeze(-1)
+        return mixture.mixture_distribution.logits, loc, -scale.log()
+    else:
+        came = f"is a mixture of {components}"
+    expected = "a MixtureSameFamily of MultivariateNormal, Independent(Normal, 1) or Normal was"
+    remedy = "Pass one of these, or build the mixture with from_covariances."
+    raise ArgumentError(message(name, came, f"{expected} expected", remedy))
 
 
 def check_distribution(name: str, other: Any, event: torch.Size) -> None:

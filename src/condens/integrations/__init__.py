@@ -1,1 +1,1 @@
-"""Other libraries: one file for each, which imports that library when it is imported itself."""
+"""Good neighbours: other libraries' models and formats."""

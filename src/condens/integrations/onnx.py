@@ -1,0 +1,305 @@
+"""Export to ONNX: a network's answers in one file, for runtimes without Python or torch."""
+
+import copy
+import os
+import warnings
+from pathlib import Path
+from secrets import token_hex
+from typing import Any
+
+import torch
+from torch import Generator, Tensor
+
+from condens.data.table import Numbers
+from condens.errors import ArgumentError, ShapeError, message
+from condens.files import write_whole
+from condens.functional.sampling import pick
+from condens.functional.triangular import unwhiten
+from condens.integrations.graphs import GRAPHS, Graph
+from condens.nn import DensityNetwork
+
+# What a file and the network may differ by, relative to the largest number of a column.
+TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-10}
+# What rounding an input may move it by, in deviations of its column.
+ROUNDING = 1e-3
+# Rows that a file is tried on, and draws for each.
+ROWS, DRAWS = 17, 3
+# Inputs whose first axis is that of the draws.
+RANDOM = ("noise", "uniform")
+
+
+def export(
+    model: Any,
+    path: str | os.PathLike[str],
+    what: str = "log_density",
+    *,
+    dtype: torch.dtype | None = None,
+    condition: Any = None,
+    opset: int = 18,
+) -> None:
+    """Write a network's answer to one question as an ONNX file, in the targets' own units.
+
+    Args:
+        model: a `MixtureNetwork` or `Ensemble` with full, diagonal, isotropic or tied
+            covariances, or an `MDNRegressor` fitted on numbers without gaps.
+        path: of the file, which is written whole or not at all.
+        what: `log_density`: condition [b, C], target [b, D] → log_density [b];
+            `mixture`: condition → logits [b, K], means [b, K, D] and factors [b, K, T], as
+            `GaussianMixture` takes them, of the real coordinates where there are maps;
+            `sample`: condition, standard normal noise [S, b, D], uniform [S, b] → draws
+            [S, b, D].
+        dtype: of inputs, outputs and weights, float32 or float64; the network's by default.
+            Standardising and densities are in double precision in either.
+        condition: some rows to try the file on; needed where the network has no
+            `condition_columns`.
+        opset: of ONNX.
+
+    b and S are free. Before it is written the file is checked by ONNX, run in onnxruntime and
+    compared with the network: they agree to 1e-5 of a column's largest number in float32,
+    beyond what float32 itself makes of the network, and to 1e-10 in float64.
+
+    >>> from condens.nn import MixtureNetwork
+    >>> network = MixtureNetwork.of(conditions=3, targets=2)
+    >>> export(network, "density.onnx")  # doctest: +SKIP
+    >>> import onnxruntime  # doctest: +SKIP
+    >>> session = onnxruntime.InferenceSession("density.onnx")  # doctest: +SKIP
+    >>> session.run(None, {"condition": condition, "target": target})  # doctest: +SKIP
+    """
+    target = _target(path)
+    if what not in GRAPHS:
+        came, expected = f"is {what!r}", f"one of {', '.join(GRAPHS)} was expected"
+        raise ArgumentError(message("what", came, expected, "Choose one."))
+    graph = GRAPHS[what](_network(model, dtype)).eval()
+    inputs = _inputs(graph, condition)
+    data = to_bytes(graph, inputs, opset)
+    _check(data, graph, inputs)
+    _check(data, graph, _first_row(graph, inputs))
+    write_whole(target, data, beside=target.with_name(f".{token_hex(8)}.part"))
+
+
+def to_bytes(graph: Graph, inputs: tuple[Tensor, ...], opset: int = 18) -> bytes:
+    """Return the ONNX file of a graph; `inputs` are an example of two rows or more."""
+    try:
+        import onnx
+        import onnxruntime  # noqa: F401
+        import onnxscript  # noqa: F401
+    except ModuleNotFoundError as error:
+        told = "Export needs onnx, onnxscript and onnxruntime. Install: pip install 'condens[onnx]'"
+        raise ImportError(told) from error
+    try:
+        with warnings.catch_warnings():
+            # Torch's own: of its internals, and that one name stands for several equal axes.
+            warnings.filterwarnings("ignore", ".*LeafSpec", FutureWarning)
+            warnings.filterwarnings("ignore", "# The axis name", UserWarning)
+            data = _translate(graph, inputs, opset)
+    except Exception as error:
+        came = f"cannot be written as ONNX ({str(error).strip().partition(chr(10))[0]})"
+        expected = "a backbone of operations that ONNX has was expected"
+        remedy = "Write it without steps that depend on values, or export the rest by itself."
+        raise ArgumentError(message("model", came, expected, remedy)) from error
+    onnx.checker.check_model(data, full_check=True)
+    return data
+
+
+def _translate(graph: Graph, inputs: tuple[Tensor, ...], opset: int) -> bytes:
+    batch, draws = torch.export.Dim("batch"), torch.export.Dim("draws")
+    shapes = tuple({0: draws, 1: batch} if name in RANDOM else {0: batch} for name in graph.inputs)
+    program = torch.export.export(graph, inputs, dynamic_shapes=shapes)
+    made: Any = torch.onnx.export(
+        program,
+        dynamo=True,
+        input_names=list(graph.inputs),
+        output_names=list(graph.outputs),
+        dynamic_shapes=shapes,
+        opset_version=opset,
+        custom_translation_table={
+            torch.ops.aten.logaddexp.default: _logaddexp,
+            torch.ops.aten.full_like.default: _full_like,
+            torch.ops.aten.scalar_tensor.default: _constant,
+        },
+        verbose=False,
+    )
+    data: bytes = made.model_proto.SerializeToString()
+    return data
+
+
+# Three operations in ONNX's own: torch's translations lose digits, or overflow.
+
+
+def _constant(s: float, dtype: int = 1) -> Any:
+    """Return a constant with all its digits, where torch's goes through float32."""
+    from onnx.helper import make_tensor
+    from onnxscript import opset18 as op
+
+    return op.Constant(value=make_tensor("", dtype, [], [s]))
+
+
+def _full_like(self: Any, fill_value: float, **_: Any) -> Any:
+    """Return a `_constant` everywhere."""
+    from onnxscript import opset18 as op
+
+    return op.Expand(_constant(fill_value, int(self.dtype)), op.Shape(self))
+
+
+def _logaddexp(self: Any, other: Any) -> Any:
+    """Return log(eᵃ + eᵇ) = max + log(1 + e^−|a − b|), where torch's overflows."""
+    from onnxscript import opset18 as op
+
+    gap = op.Exp(op.Neg(op.Abs(op.Sub(self, other))))
+    return op.Add(op.Max(self, other), op.Log(op.Add(gap, _constant(1.0, int(self.dtype)))))
+
+
+def _target(path: str | os.PathLike[str]) -> Path:
+    """Return the file to write, in a directory that exists."""
+    target = Path(path).resolve()
+    if target.is_dir() or not target.parent.is_dir():
+        came = "is a directory" if target.is_dir() else "is in no directory"
+        expected = "the name of a file was expected"
+        raise ArgumentError(message("path", came, expected, "Name a file; make its directory."))
+    return target
+
+
+def _network(model: Any, dtype: torch.dtype | None) -> DensityNetwork:
+    """Return a copy of a model's network to export, in a dtype that keeps the columns' digits."""
+    found = getattr(model, "network_", model)
+    if not isinstance(found, DensityNetwork):
+        came = f"is {type(model).__name__}"
+        expected = "a MixtureNetwork, an Ensemble or a fitted MDNRegressor was expected"
+        raise ArgumentError(message("model", came, expected, "Pass one of these."))
+    _check_table(model)
+    dtype = found.dtype if dtype is None else dtype
+    if dtype not in TOLERANCE:
+        came, expected = f"is {dtype}", "float32 or float64 was expected"
+        raise ArgumentError(message("dtype", came, expected, "Choose one of these."))
+    network = copy.deepcopy(found).cpu().to(dtype)
+    _check_digits(network, dtype)
+    return network
+
+
+def _check_table(model: Any) -> None:
+    """Refuse a regressor that reads more from its tables than their numbers."""
+    encoder = getattr(model, "encoder_", None)
+    if encoder is None:
+        return
+    if any(not isinstance(column, Numbers) for column in encoder.features):
+        came, expected = "was fitted on a table with categories", "only numbers are exported"
+        remedy = "Fit on numbers, such as one column of 0 and 1 for each category."
+        raise ArgumentError(message("model", came, expected, remedy))
+    if any(column.fill is not None for column in encoder.features):
+        came, expected = "was fitted on a table with gaps", "they are filled before the network"
+        remedy = "Export model.network_, and give it what model.encoder_.encode(X) returns."
+        raise ArgumentError(message("model", came, expected, remedy))
+
+
+def _check_digits(network: DensityNetwork, dtype: torch.dtype) -> None:
+    """Refuse a dtype that rounds a column by more than its deviation allows."""
+    target, scaling = network.target_scaling, network.condition_scaling
+    ends = torch.stack([target.location - target.scale, target.location + target.scale])
+    if network.maps is not None:
+        own = [one.from_real(x) for one, x in zip(network.maps, ends.unbind(1), strict=True)]
+        ends = torch.stack(own, 1)
+    checked = {"target": ends}
+    if scaling is not None:
+        checked["condition"] = torch.stack(
+            [scaling.location - scaling.scale, scaling.location + scaling.scale]
+        )
+    for name, (low, high) in checked.items():
+        step = torch.finfo(dtype).eps * torch.maximum(low.abs(), high.abs())
+        coarse = (step > ROUNDING * (high - low)).nonzero().flatten().tolist()
+        if coarse and dtype != torch.float64:
+            came = f"is {dtype}, in which column(s) {coarse} of the {name} would lose their digits"
+            expected = f"they lie about {float(low[coarse[0]]):.6g} to {float(high[coarse[0]]):.6g}"
+            remedy = "Pass dtype=torch.float64, or subtract an offset from the column."
+            raise ArgumentError(message("dtype", came, expected, remedy))
+
+
+@torch.no_grad()
+def _inputs(graph: Graph, condition: Any) -> tuple[Tensor, ...]:
+    """Return what a graph is tried on: conditions, and targets that the network draws for them."""
+    network, generator = graph.network, Generator().manual_seed(0)
+    scaling = network.condition_scaling
+    if condition is not None:
+        condition = torch.as_tensor(condition)
+    elif scaling is not None:
+        noise = torch.randn(ROWS, len(scaling.location), generator=generator, dtype=torch.float64)
+        condition = scaling.location + scaling.scale * noise
+    if condition is None or len(condition) < 2:
+        came, expected = "is missing or a single row", "this network tells no number of columns"
+        raise ShapeError(message("condition", came, expected, "Pass some rows to try it on."))
+    if condition.is_floating_point():
+        condition = condition.to(network.dtype)
+    mixture = network(condition)
+    base = mixture if network.maps is None else mixture.base
+    target = mixture.sample(generator=generator)
+    shape = (DRAWS, len(condition))
+    noise = torch.randn(*shape, network.dimensions, generator=generator, dtype=network.dtype)
+    # In the middle of a component's share, where rounding cannot choose another.
+    chosen = torch.multinomial(base.weights, DRAWS, True, generator=generator)
+    upper, share = (t.gather(-1, chosen) for t in (base.weights.cumsum(-1), base.weights))
+    uniform = (upper - 0.5 * share).mT.contiguous()
+    known = {"condition": condition, "target": target, "noise": noise, "uniform": uniform}
+    return tuple(known[name] for name in graph.inputs)
+
+
+def _first_row(graph: Graph, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    pairs = zip(graph.inputs, inputs, strict=True)
+    return tuple(given[:, :1] if name in RANDOM else given[:1] for name, given in pairs)
+
+
+@torch.no_grad()
+def _answer(network: DensityNetwork, given: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Return what the network itself answers, by name, in double precision."""
+    condition = given["condition"]
+    if "target" in given:
+        standard: Any = network.mixture_of(network.standardise_condition(condition))
+        real = network.real_target(given["target"])
+        density = standard.to(torch.float64).log_prob(network.target_scaling(real))
+        units = torch.stack([network.log_scale(row) for row in real.split(1)])
+        return {"log_density": density - units.double()}
+    mixture = network(condition.double() if condition.is_floating_point() else condition)
+    base = (mixture if network.maps is None else mixture.base).to(torch.float64)
+    if "noise" not in given:
+        logits = torch.log_softmax(base.logits, -1)
+        return {"logits": logits, "means": base.means, "factors": base.factors}
+    component = pick(given["uniform"].double(), base.weights.cumsum(-1))
+    rows = torch.arange(len(condition))
+    factors, means = base.factors[rows, component], base.means[rows, component]
+    draws = means + unwhiten(given["noise"].double(), factors)
+    if network.maps is not None:
+        columns = zip(network.maps, draws.unbind(-1), strict=True)
+        nearest = [own.nearest(own.from_real(x).to(network.dtype)) for own, x in columns]
+        draws = torch.stack(nearest, -1).double()
+    return {"draws": draws}
+
+
+def _check(data: bytes, graph: Graph, inputs: tuple[Tensor, ...]) -> None:
+    """Raise where a file's answers in onnxruntime are not the network's."""
+    import onnxruntime
+
+    given = dict(zip(graph.inputs, inputs, strict=True))
+    session = onnxruntime.InferenceSession(data, providers=["CPUExecutionProvider"])
+    outputs = session.run(None, {name: tensor.numpy() for name, tensor in given.items()})
+    network = graph.network
+    expected, exact = _answer(network, given), _answer(copy.deepcopy(network).double(), given)
+    for name, output in zip(graph.outputs, outputs, strict=True):
+        ours, theirs = torch.as_tensor(output).double(), expected[name]
+        allowed = TOLERANCE[network.dtype] * _size(network, name, theirs)
+        # What float32 makes of the weights, and of a column with an offset.
+        allowed = allowed + 10 * (theirs - exact[name]).nan_to_num(0.0).abs().amax()
+        allowed = allowed + torch.finfo(network.dtype).eps * theirs.abs()
+        if not bool(((ours == theirs) | ((ours - theirs).abs() <= allowed)).all()):
+            came = f"is written with {name} off by {float((ours - theirs).abs().max()):.3g}"
+            wanted = "onnxruntime was expected to answer as the network does"
+            remedy = "Write the backbone with operations that ONNX has; please report it if it is."
+            raise ArgumentError(message("model", came, wanted, remedy))
+
+
+def _size(network: DensityNetwork, name: str, values: Tensor) -> Tensor:
+    """Return the largest finite number of each column, and at least its unit."""
+    scaling = network.target_scaling
+    least: Tensor | float = 0.0 if name == "draws" else 1.0
+    if name in ("means", "draws") and network.maps is None:
+        values, least = values - scaling.location, scaling.scale
+    size = torch.where(values.isfinite(), values, 0.0).abs()
+    largest = size.amax(tuple(range(max(1, size.dim() - 1))))
+    return torch.maximum(largest, torch.as_tensor(least, dtype=largest.dtype))

@@ -1,0 +1,360 @@
+"""ONNX files answer in onnxruntime as the networks do in torch."""
+
+import numpy as np
+import onnxruntime
+import pytest
+import torch
+
+from condens import GaussianMixture
+from condens.errors import ArgumentError
+from condens.functional import triangular
+from condens.integrations import onnx as onnx_export
+from condens.integrations.graphs import GRAPHS, LogDensity, MixtureParameters, Sampler
+from condens.integrations.onnx import export
+from condens.maps import Integer, Interval, Positive, Real
+from condens.nn import Ensemble, MixtureNetwork
+
+C = 3
+
+
+def SLOW(name):  # noqa: N802
+    return pytest.param(name, marks=pytest.mark.slow)
+
+
+def network_of(targets, structure, components, *, seed=0, dtype=torch.float32, maps=None, loc=None):
+    """Return a network whose outputs vary much with the condition, in units of their own."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        network = MixtureNetwork.of(
+            C, targets, components=components, structure=structure, width=16, maps=maps
+        )
+        with torch.no_grad():
+            network.head.linear.weight.mul_(10)
+            network.head.linear.bias.normal_()
+        network.target_scaling.scale.uniform_(0.5, 3.0)
+        network.target_scaling.location.normal_()
+        network.condition_scaling.scale.uniform_(0.5, 3.0)
+        network.condition_scaling.location.normal_()
+        if loc is not None:
+            network.target_scaling.location.fill_(loc)
+            network.condition_scaling.location.fill_(loc)
+    return network.to(dtype).eval()
+
+
+NETWORKS = {
+    "full": lambda: network_of(3, "full", 4),
+    "diagonal": lambda: network_of(3, "diagonal", 4),
+    "isotropic": lambda: network_of(2, "isotropic", 3),
+    "tied": lambda: network_of(3, "tied", 2),
+    "one": lambda: network_of(1, "full", 1),
+    "years": lambda: network_of(2, "full", 3, dtype=torch.float64, loc=1.7e9),
+    "maps": lambda: network_of(
+        3, "full", 2, dtype=torch.float64, maps=[Positive(0.1), Interval(-0.3, 0.7), Real()]
+    ),
+    "ensemble": lambda: ensemble(),
+}
+
+
+def ensemble():
+    members = [network_of(2, s, 2, seed=i) for i, s in enumerate(("full", "diagonal", "tied"))]
+    joined = Ensemble(members)
+    for scaling in (joined.target_scaling, joined.condition_scaling):
+        scaling.location.fill_(0.7)
+        scaling.scale.fill_(1.9)
+    return joined.eval()
+
+
+class Written:
+    """A network, its file and a session on it."""
+
+    def __init__(self, network, path, what):
+        export(network, path, what)
+        self.network, self.path = network, path
+        self.session = onnxruntime.InferenceSession(path)
+        self.names = [i.name for i in self.session.get_inputs()]
+
+    def __call__(self, *inputs):
+        given = {n: x.numpy() for n, x in zip(self.names, inputs, strict=True)}
+        return [torch.as_tensor(out) for out in self.session.run(None, given)]
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory):
+    place, made = tmp_path_factory.mktemp("onnx"), {}
+
+    def get(name, what):
+        if (name, what) not in made:
+            path = place / f"{name}-{what}.onnx"
+            made[name, what] = Written(NETWORKS[name](), path, what)
+        return made[name, what]
+
+    return get
+
+
+def conditions(network, rows, seed=1):
+    generator = torch.Generator().manual_seed(seed)
+    scaling = network.condition_scaling
+    noise = torch.randn(rows, C, dtype=torch.float64, generator=generator)
+    return (scaling.location + scaling.scale * noise).to(network.dtype)
+
+
+def agree(ours, theirs, dtype):
+    tolerance = 1e-5 if dtype == torch.float32 else 1e-10
+    torch.testing.assert_close(ours, theirs, rtol=tolerance, atol=tolerance)
+
+
+def near(ours, theirs, name):
+    """Compare in own units: of dates, what double precision leaves beside the offset."""
+    if name == "years":
+        torch.testing.assert_close(ours - 1.7e9, theirs - 1.7e9, rtol=0, atol=1e-6)
+    else:
+        agree(ours, theirs, ours.dtype)
+
+
+@pytest.mark.parametrize("rows", [1, 7, 1000])
+@pytest.mark.parametrize("name", [name for name in NETWORKS if name != "years"])
+def test_log_density(written, name, rows):
+    file = written(name, "log_density")
+    network, condition = file.network, conditions(file.network, rows)
+    with torch.no_grad():
+        mixture = network(condition)
+        target = mixture.sample(generator=torch.Generator().manual_seed(2))
+        (ours,) = file(condition, target)
+        assert ours.shape == (rows,)
+        agree(ours, mixture.log_prob(target), network.dtype)
+
+
+@pytest.mark.parametrize("name", ["full", "diagonal", "isotropic", "tied", "one", "ensemble"])
+def test_far_tails(written, name):
+    file = written(name, "log_density")
+    condition = conditions(file.network, 50)
+    with torch.no_grad():
+        mixture = file.network(condition)
+        away = 1e3 * mixture.variance.sqrt().max() * torch.tensor([1.0, -1.0]).repeat(25)
+        target = mixture.mean + away.unsqueeze(-1)
+        (ours,) = file(condition, target)
+        theirs = mixture.log_prob(target)
+    assert theirs.min() < -1e5
+    agree(ours, theirs, torch.float32)
+
+
+def test_dates_in_seconds_keep_their_digits(written):
+    file, offset = written("years", "log_density"), 1.7e9
+    twin = network_of(2, "full", 3, dtype=torch.float64, loc=0.0)
+    condition = conditions(file.network, 100)
+    near = condition - offset  # exact, of two numbers so close
+    with torch.no_grad():
+        mixture = twin(near)
+        target = mixture.sample(generator=torch.Generator().manual_seed(3)) + offset
+        (ours,) = file(condition, target)
+        agree(ours, mixture.log_prob(target - offset), torch.float64)
+    with pytest.raises(ArgumentError, match=r"target would lose their digits.*dtype=torch.float64"):
+        export(file.network, file.path, dtype=torch.float32)
+
+
+def test_not_numbers_and_infinity(written):
+    file = written("full", "log_density")
+    condition = conditions(file.network, 4)
+    target = torch.zeros(4, 3)
+    target[0, 1], target[1, 2], target[2, 0] = torch.nan, torch.inf, -torch.inf
+    (ours,) = file(condition, target)
+    assert ours[0].isnan()
+    assert ours[1:3].isneginf().all()
+    assert ours[3].isfinite()
+    condition[3, 0] = torch.nan
+    assert file(condition, target)[0][3].isnan()
+
+
+def test_outside_the_support(written):
+    file = written("maps", "log_density")
+    condition = conditions(file.network, 5)
+    inside = torch.tensor([1.0, 0.2, 0.0], dtype=torch.float64)
+    target = inside.repeat(5, 1)
+    target[0, 0], target[1, 1], target[2, 1], target[3, 1] = 0.1, 0.7, -0.31, torch.nan
+    (ours,) = file(condition, target)
+    assert ours[:3].isneginf().all()
+    assert ours[3].isnan()
+    with torch.no_grad():
+        agree(ours[4:], file.network(condition[4:]).log_prob(target[4:]), torch.float64)
+
+
+@pytest.mark.parametrize("name", ["isotropic", "ensemble", SLOW("years"), SLOW("maps")])
+def test_mixture(written, name):
+    file = written(name, "mixture")
+    for rows in (1, 7, 1000):
+        condition = conditions(file.network, rows)
+        with torch.no_grad():
+            theirs = file.network(condition)
+        theirs = getattr(theirs, "base", theirs)
+        ours = GaussianMixture(*file(condition))
+        agree(ours.logits, theirs.logits.log_softmax(-1), ours.dtype)
+        near(ours.means, theirs.means, name)
+        agree(ours.factors, theirs.factors, ours.dtype)
+
+
+@pytest.mark.parametrize("name", ["full", "maps", SLOW("years"), SLOW("diagonal"), SLOW("one")])
+def test_draws(written, name):
+    file = written(name, "sample")
+    dtype, dimensions = file.network.dtype, file.network.dimensions
+    for rows, draws in ((1, 5), (7, 1), (1000, 3)):
+        condition = conditions(file.network, rows)
+        generator = torch.Generator().manual_seed(4)
+        noise = torch.randn(draws, rows, dimensions, dtype=dtype, generator=generator)
+        with torch.no_grad():
+            mixture = file.network(condition)
+        base = getattr(mixture, "base", mixture)
+        component = torch.randint(base.components, (draws, rows), generator=generator)
+        # Components that have next to no weight have no place in [0, 1] of their own.
+        component = torch.where(
+            base.weights.mT[component, range(rows)] < 1e-4, base.logits.argmax(-1), component
+        )
+        upper = base.weights.cumsum(-1)[range(rows), component]
+        uniform = upper - 0.5 * base.weights[range(rows), component]
+        (ours,) = file(condition, noise, uniform)
+        factors, means = base.factors[range(rows), component], base.means[range(rows), component]
+        expected = means + triangular.unwhiten(noise.double(), factors.double()).to(dtype)
+        if mixture is not base:
+            expected = mixture._from_real(expected)
+        near(ours, expected, name)
+
+
+def test_draws_never_leave_the_shares():
+    network = network_of(2, "full", 3)
+    condition = conditions(network, 2)
+    ends = torch.tensor([[0.0, 0.0], [1.0, 1.0]])
+    draws = Sampler(network)(condition, torch.zeros(2, 2, 2), ends)
+    means = network(condition).means
+    agree(draws, torch.stack([means[:, 0], means[:, -1]]), torch.float32)
+
+
+def test_draws_for_a_condition_that_is_no_number(written):
+    file = written("maps", "sample")
+    condition = conditions(file.network, 2)
+    condition[0, 0] = torch.nan
+    (ours,) = file(condition, torch.zeros(1, 2, 3).double(), torch.full((1, 2), 0.5).double())
+    assert ours[:, 0].isnan().all()
+    assert ours[:, 1].isfinite().all()
+
+
+def test_scales_at_the_floor(tmp_path):
+    network = network_of(2, "full", 2)
+    with torch.no_grad():
+        network.head.linear.weight.zero_()
+        network.head.linear.bias[6:].copy_(torch.tensor([200.0, 200.0, 3.0, -20.0, 200.0, 0.5]))
+    file = Written(network, tmp_path / "floor.onnx", "log_density")
+    condition = conditions(network, 20)
+    with torch.no_grad():
+        mixture = network(condition)
+        target = mixture.means[:, 0] + 1e-3 * torch.linspace(-3, 3, 20).unsqueeze(-1)
+        (ours,) = file(condition, target)
+        # In own units float32 rounds the means, by 1e-4 of scales as small as these.
+        theirs = network(condition.double()).log_prob(target.double())
+        agree(ours, theirs.float(), torch.float32)
+
+
+@pytest.mark.parametrize("what", GRAPHS)
+def test_torch_export(what):
+    network = network_of(3, "full", 2)
+    graph = GRAPHS[what](network).eval()
+    inputs = {
+        "condition": conditions(network, 5),
+        "target": torch.ones(5, 3),
+        "noise": torch.ones(4, 5, 3),
+        "uniform": torch.full((4, 5), 0.3),
+    }
+    given = tuple(inputs[name] for name in graph.inputs)
+    program = torch.export.export(graph, given)
+    torch.testing.assert_close(program.module()(*given), graph(*given))
+
+
+def test_modules_answer_as_the_network_does():
+    network = network_of(2, "tied", 3, dtype=torch.float64)
+    condition = conditions(network, 6)
+    mixture = network(condition)
+    target = mixture.sample(generator=torch.Generator().manual_seed(5))
+    agree(LogDensity(network)(condition, target), mixture.log_prob(target), torch.float64)
+    ours = GaussianMixture(*MixtureParameters(network)(condition))
+    agree(ours.covariance_matrix, mixture.covariance_matrix, torch.float64)
+
+
+def test_regressor(tmp_path):
+    from condens import MDNRegressor
+    from condens.training import Settings
+
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(200, 2)) * [1.0, 50.0] + [0.0, 1.7e9]
+    y = x[:, :1] + rng.normal(size=(200, 2))
+    model = MDNRegressor(n_components=2, settings=Settings(epochs=2), random_state=0).fit(x, y)
+    path = tmp_path / "model.onnx"
+    export(model, path)
+    (ours,) = onnxruntime.InferenceSession(path).run(None, {"condition": x, "target": y})
+    np.testing.assert_allclose(ours, model.score_samples(x, y), rtol=1e-6)
+    x[3, 0] = np.nan
+    gaps = MDNRegressor(n_components=1, settings=Settings(epochs=1), random_state=0).fit(x, y)
+    with pytest.raises(ArgumentError, match=r"with gaps.*model.encoder_.encode"):
+        export(gaps, path)
+
+
+def test_conditions_as_the_backbone_takes_them(tmp_path):
+    head = network_of(2, "full", 2).head
+    layers = torch.nn.Conv1d(2, 4, 3), torch.nn.Flatten(), torch.nn.Dropout(0.5)
+    network = MixtureNetwork(torch.nn.Sequential(*layers), head)
+    rows = torch.randn(9, 2, 6, generator=torch.Generator().manual_seed(6))
+    export(network, tmp_path / "a.onnx", "mixture", condition=rows[:3])
+    assert network.training
+    session = onnxruntime.InferenceSession(tmp_path / "a.onnx")
+    ours = GaussianMixture(*map(torch.as_tensor, session.run(None, {"condition": rows.numpy()})))
+    with torch.no_grad():
+        agree(ours.factors, network.eval()(rows).factors, torch.float32)
+
+
+def test_a_file_of_another_network_is_refused(written):
+    file, other = written("isotropic", "mixture"), network_of(2, "isotropic", 3, seed=1)
+    graph = MixtureParameters(other).eval()
+    with pytest.raises(ArgumentError, match="model is written with logits off by"):
+        onnx_export._check(file.path.read_bytes(), graph, onnx_export._inputs(graph, None))
+
+
+REFUSED = {
+    "low_rank": (lambda: network_of(3, "low_rank", 2), "log_density", "low_rank"),
+    "whole": (lambda: network_of(1, "full", 2, maps=[Integer(0)]), "log_density", "whole numbers"),
+    "codes": (lambda: MixtureNetwork.of(3, 2, categories=[4]), "mixture", "codes of categories"),
+    "what": (lambda: network_of(2, "full", 1), "density", "log_density, mixture, sample"),
+    "other": (lambda: torch.nn.Linear(2, 2), "mixture", "model is Linear"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_refused(name, tmp_path):
+    make, what, told = REFUSED[name]
+    with pytest.raises(ArgumentError, match=told):
+        export(make(), tmp_path / "a.onnx", what)
+    assert not list(tmp_path.iterdir())
+
+
+def test_refused_arguments(tmp_path):
+    network = network_of(1, "full", 1)
+    with pytest.raises(ArgumentError, match="path is in no directory"):
+        export(network, tmp_path / "none" / "a.onnx")
+    with pytest.raises(ArgumentError, match="float32 or float64"):
+        export(network, tmp_path / "a.onnx", dtype=torch.float16)
+    own = MixtureNetwork(network.backbone, network.head)
+    with pytest.raises(ArgumentError, match="condition is missing"):
+        export(own, tmp_path / "a.onnx")
+
+
+class Branching(torch.nn.Module):
+    def forward(self, condition):
+        return condition if condition.sum() > 0 else -condition
+
+
+def test_a_backbone_that_cannot_be_written(tmp_path):
+    head = network_of(1, "full", 1).head
+    network = MixtureNetwork(
+        torch.nn.Sequential(torch.nn.Linear(C, 16), Branching()), head, condition_columns=C
+    )
+    path = tmp_path / "a.onnx"
+    path.write_bytes(b"before")
+    with pytest.raises(ArgumentError, match="cannot be written as ONNX"):
+        export(network, path)
+    assert [file.read_bytes() for file in tmp_path.iterdir()] == [b"before"]

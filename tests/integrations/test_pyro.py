@@ -1,0 +1,124 @@
+"""Our mixtures as sites of Pyro's models."""
+
+import warnings
+
+import pytest
+import torch
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # Pyro's own imports
+    import pyro
+    from pyro import distributions as dist
+    from pyro.distributions.torch_distribution import TorchDistributionMixin
+    from pyro.infer import SVI, Importance, Trace_ELBO
+
+from condens import GaussianMixture, LowRankMixture, TransformedMixture
+from condens.errors import ArgumentError
+from condens.integrations.pyro import for_pyro
+from condens.maps import Positive
+
+
+def mixture(*batch, dimensions=2):
+    generator = torch.Generator().manual_seed(0)
+
+    def numbers(*shape):
+        return torch.randn(*batch, *shape, dtype=torch.float64, generator=generator)
+
+    size = dimensions * (dimensions + 1) // 2
+    return GaussianMixture(numbers(3), numbers(3, dimensions), 0.5 * numbers(3, size))
+
+
+MIXTURES = {
+    "full": lambda: mixture(4),
+    "low_rank": lambda: LowRankMixture(
+        torch.zeros(4, 2), torch.ones(4, 2, 3), torch.zeros(4, 2, 3), torch.ones(4, 2, 3, 1)
+    ),
+    "mapped": lambda: TransformedMixture(mixture(4), [Positive(), Positive()]),
+}
+
+
+@pytest.fixture(autouse=True)
+def fresh():
+    pyro.clear_param_store()
+    with torch.random.fork_rng(devices=[]):
+        pyro.set_rng_seed(0)
+        yield
+
+
+@pytest.mark.parametrize("name", MIXTURES)
+def test_a_site_has_our_density(name):
+    ours = MIXTURES[name]()
+
+    def model():
+        with pyro.plate("rows", 4):
+            return pyro.sample("y", for_pyro(ours))
+
+    trace = pyro.poutine.trace(model).get_trace()
+    value = trace.nodes["y"]["value"]
+    assert value.shape == (4, ours.dimensions)
+    torch.testing.assert_close(trace.log_prob_sum(), ours.log_prob(value).sum())
+    given = pyro.poutine.trace(pyro.condition(model, {"y": value})).get_trace()
+    torch.testing.assert_close(given.log_prob_sum(), ours.log_prob(value).sum())
+
+
+def test_plates_expand_and_masks_mask():
+    ours, mask = mixture(), torch.tensor([True, False, True])
+
+    def model():
+        with pyro.plate("rows", 3), pyro.poutine.mask(mask=mask):
+            return pyro.sample("y", for_pyro(ours))
+
+    trace = pyro.poutine.trace(model).get_trace()
+    value = trace.nodes["y"]["value"]
+    assert value.shape == (3, 2)
+    torch.testing.assert_close(trace.log_prob_sum(), ours.log_prob(value)[mask].sum())
+
+
+def test_it_stays_a_mixture():
+    ours = for_pyro(mixture(4))
+    assert isinstance(ours, GaussianMixture)
+    assert isinstance(ours.marginal(1), TorchDistributionMixin)
+    assert type(for_pyro(ours)) is type(ours)
+    assert repr(ours) == repr(mixture(4))
+    with pytest.raises(ArgumentError, match="mixture is Normal"):
+        for_pyro(torch.distributions.Normal(0.0, 1.0))
+
+
+def test_importance_sampling_finds_the_posterior():
+    prior, noise = mixture(), 0.5 * torch.eye(2, dtype=torch.float64)
+    seen = torch.tensor([0.3, -0.4], dtype=torch.float64)
+
+    def model():
+        x = pyro.sample("x", for_pyro(prior))
+        pyro.sample("y", dist.MultivariateNormal(x, noise), obs=seen)
+        return x
+
+    run = Importance(model, num_samples=400).run()
+    weights = torch.stack(run.log_weights).softmax(0)
+    draws = torch.stack([trace.nodes["x"]["value"] for trace in run.exec_traces])
+    exact = prior.multiply(torch.distributions.MultivariateNormal(seen, noise))
+    mean = (weights[:, None] * draws).sum(0)
+    error = (weights.square().sum() * exact.variance).sqrt()  # of a mean of weighted draws
+    assert ((mean - exact.mean).abs() < 4 * error).all()
+
+
+def test_a_guide_learns_by_the_elbo():
+    target = mixture(dimensions=1)
+
+    def model():
+        pyro.sample("x", for_pyro(target))
+
+    def guide():
+        start = {"logits": (2,), "means": (2, 1), "factors": (2, 1)}
+        own = [
+            pyro.param(name, lambda shape=shape: torch.linspace(-1, 1, 2).double().view(shape))
+            for name, shape in start.items()
+        ]
+        pyro.sample("x", for_pyro(GaussianMixture(*own)))
+
+    elbo = Trace_ELBO(num_particles=64, vectorize_particles=True)
+    step = SVI(model, guide, pyro.optim.Adam({"lr": 0.05}), elbo).step
+    losses = [step() for _ in range(200)]
+    # The ELBO's loss is KL(guide ‖ target) here, as the target is normalised.
+    assert sum(losses[-20:]) / 20 < 0.2 * sum(losses[:5]) / 5
+    assert abs(sum(losses[-20:]) / 20) < 0.05
