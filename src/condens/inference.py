@@ -37,7 +37,7 @@ class AmortisedPosterior:
         """Return the joint density of the parameters given an observation, or a batch of them.
 
         A `GaussianMixture`; a `TransformedMixture` where parameters are bounded. Shapes: one
-        observation → batch shape [], [b, *observation_shape] → [b].
+        observation → batch shape [], `[b, *observation_shape]` → [b].
         """
         values = torch.from_numpy(as_doubles(observation, "observation"))
         shape, batch = self.observation_shape, values.dim() - len(self.observation_shape)
@@ -55,7 +55,7 @@ class AmortisedPosterior:
     def sample(
         self, sample_shape: Sequence[int], observation: Any, *, generator: Generator | None = None
     ) -> Tensor:
-        """Draw parameters [*sample_shape, D] given an observation; [*sample_shape, b, D] of b."""
+        """Draw parameters `[*sample_shape, D]`, or `[*sample_shape, b, D]` of b observations."""
         return self.given(observation).sample(sample_shape, generator=generator)
 
     def log_prob(self, parameters: Any, observation: Any) -> Tensor:

@@ -56,7 +56,7 @@ class CondensEstimator(MixtureDensityEstimator):  # type: ignore[misc]
         net: from conditions [b, C] to densities over inputs [b, D], flat both.
         input_shape, condition_shape: the events' shapes, of D and C numbers.
 
-    Shapes: condition [B, *condition_shape], or [S, B, *condition_shape] with the inputs.
+    Shapes: condition `[B, *condition_shape]`, or `[S, B, *condition_shape]` with the inputs.
 
     >>> net = MixtureNetwork.of(conditions=3, targets=2)
     >>> estimator = CondensEstimator(net, torch.Size([2]), torch.Size([3]))
@@ -84,7 +84,7 @@ class CondensEstimator(MixtureDensityEstimator):  # type: ignore[misc]
         return found if len(batch) == 1 else _unflatten(found, batch)
 
     def log_prob(self, input: Tensor, condition: Tensor, **_: Any) -> Tensor:  # noqa: A002
-        """Return log p(input | condition). Shapes: [S, B, *input_shape] → [S, B]."""
+        """Return log p(input | condition). Shapes: `[S, B, *input_shape]` → [S, B]."""
         self._check_input_shape(input)
         flat = self._flat(input)
         batch = condition.shape[: condition.dim() - len(self.condition_shape)]
@@ -94,13 +94,13 @@ class CondensEstimator(MixtureDensityEstimator):  # type: ignore[misc]
         return self.mixture(condition).log_prob(flat)
 
     def loss(self, input: Tensor, condition: Tensor, **_: Any) -> Tensor:  # noqa: A002
-        """Return −log p of each row, by the fastest way. Shapes: [B, *input_shape] → [B]."""
+        """Return −log p of each row, by the fastest way. Shapes: `[B, *input_shape]` → [B]."""
         self._check_input_shape(input)
         self._check_condition_shape(condition)
         return self.net.row_nll(condition.flatten(1), self._flat(input))
 
     def sample(self, sample_shape: Sequence[int], condition: Tensor, **_: Any) -> Tensor:
-        """Return draws [*sample_shape, B, *input_shape]."""
+        """Return draws `[*sample_shape, B, *input_shape]`."""
         return self._event(self.mixture(condition).sample(sample_shape))
 
     def sample_and_log_prob(
