@@ -8,7 +8,7 @@ import torch
 from condens import GaussianMixture
 from condens.errors import ArgumentError
 from condens.functional import triangular
-from condens.integrations import onnx as onnx_export
+from condens.integrations.agreement import check_agreement, trial_inputs
 from condens.integrations.graphs import GRAPHS, LogDensity, MixtureParameters, Sampler
 from condens.integrations.onnx import export
 from condens.maps import Integer, Interval, Positive, Real
@@ -312,7 +312,7 @@ def test_a_file_of_another_network_is_refused(written):
     file, other = written("isotropic", "mixture"), network_of(2, "isotropic", 3, seed=1)
     graph = MixtureParameters(other).eval()
     with pytest.raises(ArgumentError, match="model is written with logits off by"):
-        onnx_export._check(file.path.read_bytes(), graph, onnx_export._inputs(graph, None))
+        check_agreement(file.path.read_bytes(), graph, trial_inputs(graph, None))
 
 
 REFUSED = {
