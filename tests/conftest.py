@@ -12,3 +12,8 @@ def _fresh():
     """Seeded, and with the validation that torch.compile turns off in passing."""
     torch.manual_seed(0)
     torch.distributions.Distribution.set_default_validate_args(True)
+
+
+def pytest_collectstart():
+    # Pyro switches it off when it is imported, and modules make mixtures when they are.
+    torch.distributions.Distribution.set_default_validate_args(True)

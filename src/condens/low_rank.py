@@ -245,6 +245,10 @@ class LowRankMixture(BatchedMixture, SampledMixture):
         """Refuse: the KL divergence needs `to_full()`."""
         _refuse("kl_divergence", "kl_divergence(…)")
 
+    def to_mixture_same_family(self) -> NoReturn:
+        """Refuse: torch's mixtures are of full covariances; `to_full()` has it."""
+        _refuse("to_mixture_same_family", "to_mixture_same_family()")
+
     # What the methods above share.
 
     def _check_sizes(self, **tensors: Tensor) -> None:
