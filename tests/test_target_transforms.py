@@ -10,7 +10,7 @@ from numpy.testing import assert_allclose
 from regressors import MIXED, NAMED, X, Y, regressor
 from scipy import integrate, stats
 
-from condens import TransformedMixture
+from condens import MDNRegressor, TransformedMixture
 from condens.maps import Integer, Interval, Positive, Real
 from condens.training import Settings
 
@@ -238,3 +238,27 @@ def test_automatic_transforms_are_told():
     with warnings.catch_warnings():
         warnings.filterwarnings("error", message=".*auto")
         regressor(target_transform=list(model.maps_)).fit(X, y)
+
+
+@pytest.mark.parametrize("transform", ["positive", "count"])
+def test_a_rare_wide_component_does_not_decide_the_mean(transform):
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(200, 1))
+    y = np.exp(1 + 0.3 * rng.normal(size=200))
+    model = MDNRegressor(
+        2,
+        target_transform=transform,
+        settings=Settings(epochs=5),
+        random_state=0,
+    ).fit(x, np.floor(y) if transform == "count" else y)
+    before = model.predict(x)
+    # The second component: hardly any weight, 40 deviations wide.
+    head = model.network_.head.linear
+    with torch.no_grad():
+        head.weight.zero_()
+        head.bias.copy_(torch.tensor([0.0, -9.0, 0.0, 0.0, 0.0, -np.log(40.0)]))
+    assert float(model.predict_dist(x[:1]).mean) > 1e10
+    mean, deviation = model.predict(x, return_std=True)
+    assert (mean > 0).all()
+    assert (mean < 2 * before.max()).all()
+    assert (deviation < 1e3).all()

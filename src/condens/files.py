@@ -6,6 +6,24 @@ from contextlib import suppress
 from pathlib import Path
 
 
+def cannot_hold(path: Path) -> tuple[str, str, str] | None:
+    """Return why no file can be written at a path: what came, what was expected, what to do.
+
+    >>> cannot_hold(Path("/"))
+    ('is a directory', 'a regular file was expected', 'Name a file.')
+    """
+    if path.is_symlink() and not path.exists():
+        came, expected = "is a link to nothing", "a file or a new name was expected"
+        return came, expected, "Remove the link, or name another place."
+    path = path.resolve()
+    if path.exists() and not path.is_file():
+        came = "is a directory" if path.is_dir() else "is a device, a pipe or a socket"
+        return came, "a regular file was expected", "Name a file."
+    if not path.parent.is_dir():
+        return "is in no directory", f"{path.parent} was expected to be one", "Make it first."
+    return None
+
+
 def write_whole(path: Path, data: bytes, *, beside: Path) -> None:
     """Write to `beside`, synced, move it to its place, and sync the directory.
 

@@ -1,5 +1,7 @@
 """ONNX files answer in onnxruntime as the networks do in torch."""
 
+from pathlib import Path
+
 import numpy as np
 import onnxruntime
 import pytest
@@ -358,3 +360,18 @@ def test_a_backbone_that_cannot_be_written(tmp_path):
     with pytest.raises(ArgumentError, match="cannot be written as ONNX"):
         export(network, path)
     assert [file.read_bytes() for file in tmp_path.iterdir()] == [b"before"]
+
+
+def test_devices_directories_and_links_to_nothing_are_refused(tmp_path):
+    network = network_of(2, "full", 2)
+    (tmp_path / "link").symlink_to(tmp_path / "nothing")
+    (tmp_path / "device").symlink_to("/dev/null")
+    for place, words in (
+        (tmp_path, "path is a directory"),
+        (tmp_path / "link", "path is a link to nothing"),
+        (tmp_path / "device", "path is a device"),
+        (tmp_path / "none" / "x.onnx", "path is in no directory"),
+    ):
+        with pytest.raises(ArgumentError, match=words):
+            export(network, place)
+    assert Path("/dev/null").is_char_device()

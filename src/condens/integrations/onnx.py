@@ -12,7 +12,7 @@ from torch import Tensor
 
 from condens.data.table import Numbers
 from condens.errors import ArgumentError, message
-from condens.files import write_whole
+from condens.files import cannot_hold, write_whole
 from condens.integrations.agreement import RANDOM, check_agreement, first_row, trial_inputs
 from condens.integrations.graphs import GRAPHS, Graph
 from condens.nn import DensityNetwork
@@ -143,13 +143,11 @@ def _logaddexp(self: Any, other: Any) -> Any:
 
 
 def _target(path: str | os.PathLike[str]) -> Path:
-    """Return the file to write, in a directory that exists."""
-    target = Path(path).resolve()
-    if target.is_dir() or not target.parent.is_dir():
-        came = "is a directory" if target.is_dir() else "is in no directory"
-        expected = "the name of a file was expected"
-        raise ArgumentError(message("path", came, expected, "Name a file; make its directory."))
-    return target
+    """Return the regular file to write, which need not exist yet."""
+    fault = cannot_hold(Path(path))
+    if fault is not None:
+        raise ArgumentError(message("path", *fault))
+    return Path(path).resolve()
 
 
 def _network(model: Any, dtype: torch.dtype | None) -> DensityNetwork:

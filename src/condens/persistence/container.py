@@ -20,7 +20,7 @@ from torch import Tensor
 
 from condens._version import __version__
 from condens.errors import ArgumentError, ModelFileError, NotFiniteError, message
-from condens.files import write_whole
+from condens.files import cannot_hold, write_whole
 from condens.persistence.faults import damaged, naming, short
 from condens.persistence.header import DTYPES, Entry, canonical, check_depth, entries, parse
 
@@ -122,17 +122,10 @@ def _plain(name: str, tensor: Tensor) -> Tensor:
 
 def _target(path: Path) -> Path:
     """Return the regular file to write, which need not exist yet."""
-    if path.is_symlink() and not path.exists():
-        came, expected = "is a link to nothing", "a file or a new name was expected"
-        raise damaged("the path", came, expected, "Remove the link, or name another place.")
-    path = path.resolve()
-    if path.exists() and not path.is_file():
-        came = "is a directory" if path.is_dir() else "is a device, a pipe or a socket"
-        raise damaged("the path", came, "a regular file was expected", "Name a file.")
-    if not path.parent.is_dir():
-        came = "is in no directory"
-        raise damaged("the path", came, f"{path.parent} was expected to be one", "Make it first.")
-    return path
+    fault = cannot_hold(path)
+    if fault is not None:
+        raise damaged("the path", *fault)
+    return path.resolve()
 
 
 def _open(path: Path) -> BufferedReader:

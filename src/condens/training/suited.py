@@ -2,6 +2,7 @@
 
 import math
 
+from condens.errors import ArgumentError, message
 from condens.training.batches import batch_size
 from condens.training.settings import Settings
 
@@ -21,6 +22,9 @@ def suited_settings(rows: int) -> Settings:
     >>> suited_settings(500).epochs, suited_settings(100_000).epochs
     (250, 100)
     """
+    if rows < 1:
+        came, expected = f"is {rows}", "at least 1 was expected"
+        raise ArgumentError(message("rows", came, expected, "Count those of the training."))
     steps = math.ceil(rows / batch_size(Settings(), rows))
     epochs = min(max(STEPS // steps, FEWEST), MOST)
     noise = min(0.1, 2 / math.sqrt(rows))
