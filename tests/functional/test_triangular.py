@@ -1,5 +1,7 @@
+import math
 from itertools import permutations
 
+import mpmath
 import pytest
 import torch
 from reference import STRUCTURES, random_parameters
@@ -10,6 +12,7 @@ from condens.functional import log_determinant, pack, packed_size, unpack, unwhi
 from condens.functional.triangular import (
     as_full,
     block,
+    bounded_scales,
     from_square_root,
     inverse_factors,
     reorder,
@@ -148,3 +151,38 @@ def test_half_precision_round_trip():
 def test_length_that_fits_no_structure_is_refused():
     with pytest.raises(ShapeError, match=r"4 dimensions need 10 \(full.*or 4 \(diagonal\)"):
         whiten(torch.zeros(4), torch.zeros(7))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("bounds", [(0.0, math.inf), (0.3, math.inf), (0.0, 2.0), (1e-3, 50.0)])
+def test_bounded_scales_to_the_ends_of_the_range(bounds, dtype):
+    """floor + 1/(eᵘ + 1/ceiling) and its slope, against many digits."""
+    floor, ceiling = bounds
+    entries = [-1e4, -800.0, -90.0, -5.0, 0.0, 5.0, 40.0, 90.0, 800.0, 1e4]
+    u = torch.tensor(entries, dtype=dtype, requires_grad=True)
+    made = bounded_scales(u, len(entries), floor, ceiling)
+    slope = torch.autograd.grad(made.sum(), u)[0]
+    with mpmath.workdps(4_500):
+        powers = [mpmath.exp(mpmath.mpf(entry)) for entry in entries]
+        scales = [1 / (e + 1 / mpmath.mpf(ceiling)) for e in powers]
+        value = [float(-mpmath.log(floor + s)) for s in scales]
+        slopes = [float(s / (floor + s) * (e * s)) for e, s in zip(powers, scales, strict=True)]
+    digits = 1e-13 if dtype is torch.float64 else 1e-6
+    assert_close(made, torch.tensor(value, dtype=dtype), rtol=digits, atol=digits)
+    assert_close(slope, torch.tensor(slopes, dtype=dtype), rtol=60 * digits, atol=1e-37)
+
+
+def test_without_bounds_the_factors_are_the_same_tensor():
+    factors = torch.randn(4, 3)
+    assert bounded_scales(factors, 2) is factors
+
+
+@pytest.mark.parametrize("structure", STRUCTURES)
+def test_derivatives_of_bounded_scales(structure):
+    factors = random_parameters((2,), 2, 3, structure=structure)[2].requires_grad_()
+
+    def bounded(factors):
+        return bounded_scales(factors, 3, 0.2, 1.5)
+
+    assert torch.autograd.gradcheck(bounded, factors)
+    assert torch.autograd.gradgradcheck(bounded, factors)

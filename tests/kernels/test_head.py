@@ -1,15 +1,21 @@
 """The chunked linear layer and loss against the two done one after the other."""
 
+import math
+from functools import cache
+
+import mpmath
 import pytest
 import torch
 from implementations import IMPLEMENTATIONS, forced
 from reference import STRUCTURES
 from torch.testing import assert_close
 
-from condens.errors import ShapeError
-from condens.functional import log_prob
+from condens.errors import ArgumentError, ShapeError
+from condens.functional import bounded_scales, log_prob
 from condens.kernels import linear_nll
 from condens.kernels.head import Layout
+
+BOUNDS = [(0.0, torch.inf), (0.3, torch.inf), (0.0, 2.0), (0.3, 2.0), (1e-3, 50.0)]
 
 
 @pytest.fixture(params=[*IMPLEMENTATIONS, "reference"])
@@ -27,25 +33,37 @@ def case(structure="full", rows=150, inputs=6, components=3, dimensions=4):
     return layout, [t.requires_grad_() for t in (features, weight, bias, target)]
 
 
-def plainly(layout, features, weight, bias, target, row_weights, floor=0.0):
+def plainly(layout, features, weight, bias, target, row_weights, floor=0.0, ceiling=torch.inf):
     """Logits, then means component by component, then packed factors component by component."""
     outputs = features @ weight.T + bias
     k, d, t = layout
     logits, rest = outputs[:, :k], outputs[:, k:]
     means, factors = rest[:, : k * d].reshape(-1, k, d), rest[:, k * d :].reshape(-1, k, t)
-    scales = (-factors[..., :d]).exp() + floor
+    scales = floor + 1 / (factors[..., :d].exp() + 1 / ceiling)
     factors = torch.cat([-scales.log(), factors[..., d:]], -1)
     return -(log_prob(target, logits, means, factors) * row_weights).sum()
 
 
+@cache
+def bounded(u, floor, ceiling):
+    """Return −u′ = log(floor + 1/(eᵘ + 1/ceiling)) and du′/du in many digits."""
+    with mpmath.workdps(4_500):
+        e = mpmath.exp(mpmath.mpf(u))
+        s = 1 / (e + 1 / mpmath.mpf(ceiling))
+        return mpmath.log(floor + s), s / (floor + s) * (e * s)
+
+
 @pytest.mark.parametrize("structure", STRUCTURES)
-@pytest.mark.parametrize("floor", [0.0, 0.3])
+@pytest.mark.parametrize("bounds", BOUNDS, ids=str)
 @pytest.mark.parametrize("chunk", [1, 64, 150, 1000])
-def test_same_loss_and_gradients_for_every_chunk(implementation, chunk, floor, structure):
+def test_same_loss_and_gradients_for_every_chunk(implementation, chunk, bounds, structure):
     layout, tensors = case(structure)
     row_weights = torch.rand(150, dtype=torch.float64)
-    expected = plainly(layout, *tensors, row_weights, floor)
-    value = linear_nll(*tensors, layout.components, row_weights, floor=floor, chunk=chunk)
+    expected = plainly(layout, *tensors, row_weights, *bounds)
+    floor, ceiling = bounds
+    value = linear_nll(
+        *tensors, layout.components, row_weights, floor=floor, ceiling=ceiling, chunk=chunk
+    )
     assert_close(value, expected, rtol=1e-11, atol=1e-11)
     reference = torch.autograd.grad(expected, tensors)
     assert_close(
@@ -67,10 +85,54 @@ def test_derivatives_of_both_orders(implementation):
     layout, tensors = case(rows=3, inputs=2, components=2, dimensions=2)
 
     def loss(*inputs):
-        return linear_nll(*inputs, layout.components, floor=0.2, chunk=2)
+        return linear_nll(*inputs, layout.components, floor=0.2, ceiling=2.0, chunk=2)
 
     assert torch.autograd.gradcheck(loss, tensors)
     assert torch.autograd.gradgradcheck(loss, tensors)
+
+
+@pytest.mark.parametrize("bounds", BOUNDS, ids=str)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_scales_far_beyond_their_bounds(implementation, bounds, dtype):
+    """At the mean the loss is the sum of the log scales, and each has its own slope."""
+    floor, ceiling = bounds
+    entries = [-1e4, -800.0, -100.0, -30.0, -1.0, 0.0, 1.0, 30.0, 80.0, 800.0, 1e4]
+    exact = [bounded(u, floor, ceiling) for u in entries]
+    bias = torch.zeros(1 + 2 * len(entries), dtype=dtype)
+    bias[1 + len(entries) :] = torch.tensor(entries)
+    target = torch.zeros(1, len(entries), dtype=dtype)
+    bias.requires_grad_()
+    weight = torch.zeros(len(bias), 1, dtype=dtype)
+    value = linear_nll(target[:, :1], weight, bias, target, 1, floor=floor, ceiling=ceiling)
+    constant = 0.5 * len(entries) * math.log(2 * math.pi)
+    digits = 1e-11 if dtype is torch.float64 else 1e-5
+    expected = float(sum(log_scale for log_scale, _ in exact)) + constant
+    assert value.item() == pytest.approx(expected, rel=digits, abs=2e4 * digits)
+    value.backward()
+    slopes = torch.tensor([-float(slope) for _, slope in exact], dtype=dtype)
+    assert_close(bias.grad[1 + len(entries) :], slopes, rtol=digits, atol=1e-30)
+
+
+@pytest.mark.parametrize(
+    ("bounds", "text"),
+    [
+        (
+            {"floor": -1.0},
+            "floor is -1.0, but a number between 1e-30 and 1e30 was expected, or 0",
+        ),
+        ({"floor": float("nan")}, "floor is nan"),
+        ({"floor": float("inf")}, "floor is inf"),
+        ({"ceiling": 0.0}, "ceiling is 0.0.* or inf for none"),
+        ({"ceiling": -3.0}, "ceiling is -3.0"),
+        ({"ceiling": float("nan")}, "ceiling is nan"),
+    ],
+)
+def test_bounds_that_no_scale_has_are_refused(bounds, text):
+    layout, tensors = case()
+    with pytest.raises(ArgumentError, match=text):
+        linear_nll(*tensors, layout.components, **bounds)
+    with pytest.raises(ArgumentError, match=text):
+        bounded_scales(torch.zeros(3), 2, **bounds)
 
 
 def test_wrong_number_of_outputs_is_refused():

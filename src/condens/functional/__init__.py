@@ -11,17 +11,18 @@ from condens.functional.partial import partial_log_prob
 from condens.functional.sampling import rsample, sample
 from condens.functional.scores import crps
 from condens.functional.triangular import (
+    bounded_scales,
     log_determinant,
     pack,
     packed_size,
     unpack,
     unwhiten,
     whiten,
-    with_floor,
 )
 from condens.functional.univariate import cdf, icdf
 
 __all__ = [
+    "bounded_scales",
     "cdf",
     "component_log_prob",
     "conditional_cdfs",
@@ -42,5 +43,4 @@ __all__ = [
     "unwhiten",
     "weighted_bound",
     "whiten",
-    "with_floor",
 ]

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from condens.errors import ShapeError, message
+from condens.errors import ArgumentError, ShapeError, message
 from condens.functional.dtypes import widen
 
 
@@ -102,20 +102,45 @@ def pack(upper: Tensor) -> Tensor:
     return torch.cat([packed[..., :dimensions].log(), packed[..., dimensions:]], dim=-1)
 
 
-def with_floor(factors: Tensor, dimensions: int, floor: float) -> Tensor:
-    """Return factors whose scales 1/Ūⱼⱼ have become `floor` + 1/Ūⱼⱼ.
+def bounded_scales(
+    factors: Tensor, dimensions: int, floor: float = 0.0, ceiling: float = math.inf
+) -> Tensor:
+    """Return factors whose scales σ = 1/Ūⱼⱼ have become floor + 1/(1/σ + 1/ceiling).
 
     1/Ūⱼⱼ is the standard deviation of xⱼ given the dimensions after it, so the density is
-    at most (2π)^(−D/2) floor^(−D). Shapes: factors [..., T] → [..., T].
+    at most (2π)^(−D/2) floor^(−D), and far from every component it falls off no slower than
+    with scales of floor + ceiling. Shapes: factors [..., T] → [..., T].
 
-    >>> with_floor(torch.tensor([0.0, 20.0, 5.0]), 2, 0.5)
+    >>> bounded_scales(torch.tensor([0.0, 20.0, 5.0]), 2, floor=0.5)
     tensor([-0.4055,  0.6931,  5.0000])
+    >>> bounded_scales(torch.tensor([0.0, -20.0, 5.0]), 2, ceiling=2.0)
+    tensor([ 0.4055, -0.6931,  5.0000])
     """
-    if not floor:
+    check_bounds(floor, ceiling)
+    if not floor and ceiling == math.inf:
         return factors
     diagonal, strict = factors[..., :dimensions], factors[..., dimensions:]
-    least = torch.full_like(diagonal, math.log(floor))
-    return torch.cat([-torch.logaddexp(-diagonal, least), strict], -1)
+    return torch.cat([-bounded_log_scales(-diagonal, floor, ceiling), strict], -1)
+
+
+def bounded_log_scales(log_scales: Tensor, floor: float, ceiling: float) -> Tensor:
+    """Return log(floor + 1/(1/σ + 1/ceiling)) from log σ, without leaving the logarithms."""
+    if ceiling < math.inf:
+        most = torch.full_like(log_scales, -math.log(ceiling))
+        log_scales = -torch.logaddexp(-log_scales, most)
+    if floor:
+        least = torch.full_like(log_scales, math.log(floor))
+        log_scales = torch.logaddexp(log_scales, least)
+    return log_scales
+
+
+def check_bounds(floor: float, ceiling: float) -> None:
+    """Refuse bounds that no scale can have; within these, nothing overflows in double."""
+    for name, value, off in (("floor", floor, 0.0), ("ceiling", ceiling, math.inf)):
+        if not (1e-30 <= value <= 1e30 or value == off):
+            expected = f"a number between 1e-30 and 1e30 was expected, or {off:g} for none"
+            remedy = "Choose it in units of the standardised target."
+            raise ArgumentError(message(name, f"is {value}", expected, remedy))
 
 
 def as_full(factors: Tensor, dimensions: int) -> Tensor:

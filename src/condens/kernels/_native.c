@@ -117,16 +117,18 @@ static int numbers(const char *name, PyObject *const *args, Py_ssize_t count, Py
     return 1;
 }
 
-/* nll(share, floor, double, threads, sizes[4], addresses[11], strides[11]), all as numbers. */
+/* nll(share, floor, tightness, double, threads, sizes[4], addresses[11], strides[11]), all as
+ * numbers. */
 #define ARGUMENTS 28
 
 static PyObject *nll(PyObject *self, PyObject *const *args, Py_ssize_t count)
 {
     long long a[ARGUMENTS];
     (void)self;
-    const double share = count > 1 ? PyFloat_AsDouble(args[0]) : 0;
-    const double floor = count > 1 ? PyFloat_AsDouble(args[1]) : 0;
-    if (PyErr_Occurred() || !numbers("nll", args + 2, count - 2, ARGUMENTS, a))
+    double real[3] = {0};
+    for (int i = 0; i < 3 && i < count; i++)
+        real[i] = PyFloat_AsDouble(args[i]);
+    if (PyErr_Occurred() || !numbers("nll", args + 3, count - 3, ARGUMENTS, a))
         return NULL;
     int failed = 0;
 #define FILL(REAL)                                                                                 \
@@ -135,7 +137,7 @@ static PyObject *nll(PyObject *self, PyObject *const *args, Py_ssize_t count)
         (const REAL *)a[6], (const REAL *)a[7], (const REAL *)a[8], (const REAL *)a[9],            \
         (const REAL *)a[10], a[17], a[18], a[19], a[20], a[21], a[22], a[23], a[24], a[25], a[26], \
         a[27], (REAL *)a[11], (REAL *)a[12], (REAL *)a[13], (REAL *)a[14], (REAL *)a[15],          \
-        (REAL *)a[16], share, floor                                                                       \
+        (REAL *)a[16], real[0], real[1], real[2]                                                   \
     }
     Py_BEGIN_ALLOW_THREADS
     if (a[0]) {

@@ -10,7 +10,7 @@ typedef struct {
     REAL *target, *logits, *means, *factors; /* copied lines: D, K, and a group's D and T each */
     double *exact, *joint, *prior;           /* 2D, K and K lines: d and d exp(U), and so on */
     REAL *offset, *latent, *pulled, *own;    /* K x D lines each: d, z, v and d exp(U) */
-    REAL *slope;                             /* K x D lines: what a floor leaves of a gradient */
+    REAL *slope;                             /* K x D lines: what bounds leave of a gradient */
     REAL *to_target, *scale;                 /* D lines each */
 } NAME(scratch);
 
@@ -21,10 +21,15 @@ INLINE ptrdiff_t NAME(group)(const PROBLEM *p)
     return most < 1 ? 1 : most < p->components ? most : p->components;
 }
 
+INLINE int NAME(bounded)(const PROBLEM *p)
+{
+    return p->floor > 0 || p->tightness > 0;
+}
+
 static size_t NAME(scratch_bytes)(const PROBLEM *p)
 {
     const size_t K = p->components, D = p->dimensions, T = p->packed, G = NAME(group)(p);
-    return BLOCK * (sizeof(REAL) * (3 * D + K + G * (D + T) + (p->floor > 0 ? 5 : 4) * K * D) +
+    return BLOCK * (sizeof(REAL) * (3 * D + K + G * (D + T) + (NAME(bounded)(p) ? 5 : 4) * K * D) +
                     sizeof(double) * (2 * K + 2 * D));
 }
 
@@ -41,8 +46,8 @@ static NAME(scratch) NAME(lay_out)(const PROBLEM *p, char *memory)
     s.latent = lines, lines += K * D * BLOCK;
     s.pulled = lines, lines += K * D * BLOCK;
     s.own = lines, lines += K * D * BLOCK;
-    s.slope = p->floor > 0 ? lines : NULL;
-    lines += p->floor > 0 ? K * D * BLOCK : 0;
+    s.slope = NAME(bounded)(p) ? lines : NULL;
+    lines += NAME(bounded)(p) ? K * D * BLOCK : 0;
     s.to_target = lines, lines += D * BLOCK;
     s.scale = lines, lines += D * BLOCK;
     s.target = lines, lines += D * BLOCK;
@@ -199,12 +204,16 @@ static __attribute__((noinline)) void NAME(set_aside)(double *a, const double *s
  * its square are summed in double, what only scales a gradient is kept in REAL. */
 INLINE void NAME(component)(const REAL *x, const REAL *mu, ptrdiff_t mu_ld, const REAL *U,
                             ptrdiff_t ld, const REAL *logit, ptrdiff_t D, ptrdiff_t T,
-                            double *exact, REAL *scale_of, double floor,
+                            double *exact, REAL *scale_of, double floor, double tightness,
                             REAL *slope, REAL *d, REAL *z, REAL *v, REAL *own,
                             double *a, double *prior, NAME(ahead) next, ptrdiff_t line)
 {
     double square[BLOCK] ALIGNED, sum[BLOCK] ALIGNED, scale[BLOCK] ALIGNED;
     EACH(s) sum[s] = prior[s] = logit[s], square[s] = 0;
+    /* Beyond u = 300 a scale is its floor to all digits. Where there is no bound, what u has
+     * beyond the range of the exponential still counts in its logarithm. */
+    const double top = floor > 0 ? 300.0 : 708.0;
+    const double above = floor > 0 ? 0.0 : INFINITY, below = tightness > 0 ? 0.0 : -INFINITY;
     for (ptrdiff_t i = 0; i < D; i++) {
         const REAL *xi = x + i * BLOCK, *mi = mu + i * mu_ld, *ui = U + i * ld;
         double *ei = exact + i * BLOCK, *ti = ei + D * BLOCK;
@@ -215,10 +224,17 @@ INLINE void NAME(component)(const REAL *x, const REAL *mu, ptrdiff_t mu_ld, cons
             REAL *left = slope + i * BLOCK;
             EACH(s)
             {
-                const double rest = EXP(-ui[s]), whole = rest + floor;
-                scale[s] = 1.0 / whole;
-                sum[s] -= fast_log(whole);
-                left[s] = (REAL)(rest * scale[s]);
+                const double u = ui[s];
+                double held = u > top ? top : u; /* NaN stays NaN */
+                held = held < -708.0 ? -708.0 : held;
+                double beyond = u - held > above ? above : u - held;
+                beyond = beyond < below ? below : beyond;
+                /* 1 / scale = floor + 1 / q = h / q, by one division */
+                const double e = EXP(held), q = e + tightness, h = floor * q + 1.0;
+                const double inverse = 1.0 / (q * h);
+                scale[s] = q * (q * inverse);
+                sum[s] += fast_log(scale[s]) + beyond;
+                left[s] = (REAL)(e * inverse);
             }
         } else {
             EACH(s) scale[s] = EXP(ui[s]), sum[s] += ui[s];
@@ -384,7 +400,7 @@ static void NAME(block)(const PROBLEM *p, ptrdiff_t start, ptrdiff_t n, char *me
             const ptrdiff_t k = from + i, lines = k * D * BLOCK;
             NAME(component)(s.target, means_lie ? mu + i * p->means_k : s.means + i * D * BLOCK,
                             mu_ld, factors_lie ? U : s.factors + i * T * BLOCK, ld,
-                            s.logits + k * BLOCK, D, T, s.exact, s.scale, p->floor,
+                            s.logits + k * BLOCK, D, T, s.exact, s.scale, p->floor, p->tightness,
                             s.slope ? s.slope + lines : NULL, s.offset + lines,
                             s.latent + lines, s.pulled + lines, s.own + lines,
                             s.joint + k * BLOCK, s.prior + k * BLOCK, next, i * T);

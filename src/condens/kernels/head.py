@@ -17,7 +17,12 @@ from torch import Tensor
 
 from condens.errors import ShapeError, message
 from condens.functional.mixture import log_prob
-from condens.functional.triangular import packed_size, with_floor
+from condens.functional.triangular import (
+    bounded_log_scales,
+    bounded_scales,
+    check_bounds,
+    packed_size,
+)
 from condens.kernels import native
 from condens.kernels.choice import choose
 from condens.kernels.memory import scratch
@@ -62,6 +67,13 @@ class Layout(NamedTuple):
         return outputs[first:].view(components, packed, -1)[:, :dimensions]
 
 
+class Bounds(NamedTuple):
+    """Between which a scale stays; see `functional.bounded_scales`."""
+
+    floor: float = 0.0
+    ceiling: float = math.inf
+
+
 def linear_nll(
     features: Tensor,
     weight: Tensor,
@@ -71,6 +83,7 @@ def linear_nll(
     row_weights: Tensor | None = None,
     *,
     floor: float = 0.0,
+    ceiling: float = math.inf,
     chunk: int = CHUNK,
 ) -> Tensor:
     """Return Σ row_weights · −log p(target | features) for parameters W·features + bias.
@@ -78,23 +91,25 @@ def linear_nll(
     The outputs are K logits, K×D means and K×T packed factors, in this order; T, and with
     it full or diagonal covariances, follows from their number. The loss and the gradients
     of features, weight and bias are made in one pass, with memory for one chunk of outputs.
-    `floor` is added to the scales of the factors, as `functional.with_floor` does.
+    `floor` and `ceiling` bound the scales of the factors, as `functional.bounded_scales` does.
 
     Shapes: features [b, F], weight [P, F], bias [P], target [b, D], row_weights [b] (the
     mean by default) → [].
     """
     layout = _layout(weight, target, components)
+    bounds = Bounds(floor, ceiling)
+    check_bounds(*bounds)
     if row_weights is not None:
         row_weights = row_weights.detach().to(target.dtype)
     module = choose(target)
     if module is not None and not torch.compiler.is_compiling():
         made: Tensor = _LinearLoss.apply(  # type: ignore[no-untyped-call]
-            layout, floor, chunk, row_weights, target, features, weight, bias
+            layout, bounds, chunk, row_weights, target, features, weight, bias
         )
         # Beyond the precision of eager's sums plain autograd knows what to do.
         if module is native or math.isfinite(made.item()):
             return made
-    return _plain(layout, floor, row_weights, target, features, weight, bias)
+    return _plain(layout, bounds, row_weights, target, features, weight, bias)
 
 
 def _layout(weight: Tensor, target: Tensor, components: int) -> Layout:
@@ -117,34 +132,34 @@ class _LinearLoss(torch.autograd.Function):
     def forward(
         ctx: Any,
         layout: Layout,
-        floor: float,
+        bounds: Bounds,
         chunk: int,
         row_weights: Tensor | None,
         *inputs: Tensor,
     ) -> Tensor:
-        ctx.settings = layout, floor, chunk
+        ctx.settings = layout, bounds, chunk
         ctx.save_for_backward(row_weights, *inputs)
         needs = ctx.needs_input_grad[4]
-        loss, ctx.gradients = _pass(layout, floor, chunk, row_weights, needs, *inputs)
+        loss, ctx.gradients = _pass(layout, bounds, chunk, row_weights, needs, *inputs)
         return loss
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Any:
         (upstream,) = gradients
         (row_weights, *inputs), needs = ctx.saved_tensors, ctx.needs_input_grad[4:]
-        layout, floor, chunk = ctx.settings
+        layout, bounds, chunk = ctx.settings
         if torch.is_grad_enabled():
-            loss = partial(_plain, layout, floor, row_weights)
+            loss = partial(_plain, layout, bounds, row_weights)
             made = differentiable(loss, inputs, upstream, needs)
         else:
-            again = partial(_pass, layout, floor, chunk, row_weights, needs[0], *inputs)
+            again = partial(_pass, layout, bounds, chunk, row_weights, needs[0], *inputs)
             made = take(ctx, lambda: again()[1], upstream)
         return None, None, None, None, *made
 
 
 def _plain(
     layout: Layout,
-    floor: float,
+    bounds: Bounds,
     row_weights: Tensor | None,
     target: Tensor,
     features: Tensor,
@@ -153,13 +168,13 @@ def _plain(
 ) -> Tensor:
     outputs = torch.nn.functional.linear(features, weight, bias)
     logits, means, factors = layout.split(outputs)
-    factors = with_floor(factors, layout.dimensions, floor)
+    factors = bounded_scales(factors, layout.dimensions, *bounds)
     return weighted_sum(-log_prob(target, logits, means, factors), row_weights)
 
 
 def _pass(
     layout: Layout,
-    floor: float,
+    bounds: Bounds,
     chunk: int,
     row_weights: Tensor | None,
     needs_target: bool,
@@ -181,7 +196,7 @@ def _pass(
     for x, h, w, to_x, to_h in _parts(chunk, target, features, row_weights, to_target, to_features):
         outputs, pulled = room if x.shape[0] == size else _first_columns(room, x.shape[0])
         torch.addmm(bias.unsqueeze(1), weight, h.T, out=outputs)
-        losses.append(_turn(layout, floor, outputs, pulled, x, to_x, w))
+        losses.append(_turn(layout, bounds, outputs, pulled, x, to_x, w))
         torch.mm(pulled.T, weight, out=to_h)
         if len(losses) == 1:
             torch.mm(pulled, h, out=to_weight)
@@ -208,7 +223,7 @@ def _parts(chunk: int, *tensors: Tensor | None) -> Iterable[tuple[Any, ...]]:
 
 def _turn(
     layout: Layout,
-    floor: float,
+    bounds: Bounds,
     outputs: Tensor,
     pulled: Tensor,
     target: Tensor,
@@ -218,8 +233,8 @@ def _turn(
     """Return the loss of outputs [P, b]; write its gradients to `pulled` and `to_target`."""
     module: Any = choose(target)
     if module is native:
-        return native.from_outputs(outputs, pulled, target, to_target, layout, weights, floor)
-    slope = _lift(layout.log_diagonals(outputs), floor) if floor else None
+        return native.from_outputs(outputs, pulled, target, to_target, layout, weights, *bounds)
+    slope = _bound(layout.log_diagonals(outputs), *bounds) if bounds != Bounds() else None
     loss: Tensor
     loss, gradients = module.total(
         target, *layout.split(outputs.T), weights=weights, to_target=to_target is not None
@@ -232,10 +247,13 @@ def _turn(
     return loss
 
 
-def _lift(log_diagonal: Tensor, floor: float) -> Tensor:
-    """Add `floor` to the scales exp(−u), in place; return the derivative of the new u."""
-    # No scale beyond e⁸⁰: its exponential would be infinite in float32.
-    scale = log_diagonal.neg().clamp_(max=80.0).exp_()
-    raised = scale + floor
-    torch.log(raised, out=log_diagonal).neg_()
-    return scale.div_(raised)
+def _bound(log_diagonals: Tensor, floor: float, ceiling: float) -> Tensor:
+    """Bound the scales exp(−u), in place; return the derivative of the new u."""
+    slope = torch.ones_like(log_diagonals)
+    if ceiling < math.inf:
+        slope = torch.sigmoid(log_diagonals + math.log(ceiling))
+    log_scales = bounded_log_scales(-log_diagonals, 0.0, ceiling)
+    if floor:
+        slope.mul_(torch.sigmoid(log_scales - math.log(floor)))
+    torch.neg(bounded_log_scales(log_scales, floor, math.inf), out=log_diagonals)
+    return slope

@@ -95,6 +95,7 @@ def from_outputs(
     sizes: tuple[int, int, int],
     weights: Tensor | None,
     floor: float,
+    ceiling: float,
 ) -> Tensor:
     """Return Σ weights · loss of what a linear layer put out; write its gradient to `pulled`.
 
@@ -120,6 +121,7 @@ def from_outputs(
             *(pulled.data_ptr() + start for start in starts),
         ),
         floor,
+        1 / ceiling,
     )
     return value
 
@@ -134,11 +136,13 @@ def _run(
     value: Tensor | None = None,
     gradients: Any = (0, 0, 0, 0),
     floor: float = 0.0,
+    tightness: float = 0.0,
 ) -> None:
     assert _module is not None
     _module.nll(
         1 / max(sizes[0], 1),
         floor,
+        tightness,
         target.dtype is torch.float64,
         1 if alone else torch.get_num_threads(),
         *sizes,

@@ -15,7 +15,7 @@ from condens.distribution import GaussianMixture
 from condens.errors import ArgumentError, message
 from condens.functional.algebra import Parameters
 from condens.functional.partial import partial_log_prob
-from condens.functional.triangular import packed_size, with_floor
+from condens.functional.triangular import bounded_scales, packed_size
 from condens.kernels import linear_nll, nll, weighted_nll
 from condens.kernels.head import Layout
 from condens.kernels.passes import weighted_sum
@@ -210,7 +210,7 @@ class _Packed(TriangularHead):
 
     def _factors_of(self, outputs: Tensor) -> Tensor:
         factors = outputs.unflatten(-1, (self.components, self._layout.packed))
-        return with_floor(factors, self.dimensions, self.floor)
+        return bounded_scales(factors, self.dimensions, self.floor)
 
     def _scales_from(self, start: Start) -> Tensor:
         diagonal = self._below_floor(start.factors[:, : self.dimensions])
@@ -256,7 +256,7 @@ class IsotropicHead(TriangularHead):
         return self.components
 
     def _factors_of(self, outputs: Tensor) -> Tensor:
-        lifted = with_floor(outputs.unsqueeze(-1), 1, self.floor)
+        lifted = bounded_scales(outputs.unsqueeze(-1), 1, self.floor)
         return lifted.expand(*lifted.shape[:-1], self.dimensions)
 
     def _scales_from(self, start: Start) -> Tensor:
@@ -273,7 +273,7 @@ class TiedHead(TriangularHead):
         return packed_size(self.dimensions)
 
     def _factors_of(self, outputs: Tensor) -> Tensor:
-        lifted = with_floor(outputs, self.dimensions, self.floor).unsqueeze(-2)
+        lifted = bounded_scales(outputs, self.dimensions, self.floor).unsqueeze(-2)
         return lifted.expand(*lifted.shape[:-2], self.components, -1)
 
     def _scales_from(self, start: Start) -> Tensor:

@@ -10,6 +10,7 @@ from torch import Tensor
 from condens.functional import low_rank
 from condens.functional.low_rank_algebra import Parameters
 from condens.functional.normal import LOG_2PI
+from condens.functional.triangular import bounded_log_scales
 from condens.low_rank import LowRankMixture
 from condens.nn.head import FLOOR, Head
 from condens.nn.start import Start
@@ -53,9 +54,7 @@ class LowRankHead(Head):
         logits, means, outputs = self._split(self.linear(features))
         outputs = outputs.unflatten(-1, (self.components, self.dimensions, 1 + self.rank))
         log_scales, loadings = outputs[..., 0], outputs[..., 1:]
-        if self.floor:
-            least = torch.full_like(log_scales, math.log(self.floor))
-            log_scales = torch.logaddexp(log_scales, least)
+        log_scales = bounded_log_scales(log_scales, self.floor, math.inf)
         return Parameters(logits, means, log_scales, loadings)
 
     def forward(self, features: Tensor, names: Sequence[str] | None = None) -> LowRankMixture:
