@@ -35,7 +35,7 @@ setup(
             ["src/condens/kernels/_native.c"],
             depends=[
                 f"src/condens/kernels/_{part}.h"
-                for part in ("level", "nll", "problem", "sample", "scalar")
+                for part in ("checks", "level", "nll", "problem", "sample", "scalar", "scratch")
             ],
             libraries=["m"],
             py_limited_api=True,

@@ -7,12 +7,13 @@ from typing import Any
 import torch
 from torch import Generator, Tensor
 
+from condens.errors import KindError, message
 from condens.functional.dtypes import widen
 from condens.functional.implicit import attach_gradient
-from condens.functional.mixture import broadcast
 from condens.functional.triangular import unwhiten
 from condens.kernels import native
-from condens.kernels.choice import choose
+from condens.kernels.checks import check_broadcast, check_count, check_draws
+from condens.kernels.choice import choose, watched
 
 BLOCK = 32  # draws that share a factor
 CHUNK = 2**19  # numbers of factors and noise in work at a time: what a cache holds
@@ -30,13 +31,10 @@ def sample(
 
     Carries no gradient: `rsample` does. Shapes: → `[*shape, *batch, D]`.
     """
-    logits, means, factors = (t.detach() for t in broadcast(logits, means, factors))
-    cumulative, uniform, noise = randomness(logits, means, shape, generator)
-    if choose(means) is native:
-        native.draw(*_in_rows(noise, uniform, cumulative, means, factors))
-    else:
-        noise = _solve(*_in_rows(noise, uniform, cumulative, means, factors))
-    return noise.reshape(*shape, *logits.shape[:-1], means.shape[-1])
+    logits, means, factors = (t.detach() for t in _parameters(logits, means, factors))
+    cumulative, uniform, noise = randomness(logits, means, _counts(shape, means), generator)
+    draws = _draw(*_in_rows(noise, uniform, cumulative, means, factors))
+    return draws.reshape(*shape, *logits.shape[:-1], means.shape[-1])
 
 
 def rsample(
@@ -56,19 +54,46 @@ def rsample(
 
     Shapes: → `[*shape, *batch, D]`.
     """
-    logits, means, factors = broadcast(logits, means, factors)
-    cumulative, uniform, noise = randomness(logits, means, shape, generator)
-    draws = widen(noise)  # the density at a draw rounded to float32 is another one
-    draws = _solve(*_in_rows(draws, uniform, cumulative, means.detach(), factors.detach()))
+    logits, means, factors = _parameters(logits, means, factors)
+    cumulative, uniform, noise = randomness(logits, means, _counts(shape, means), generator)
+    # In double: the density at a draw rounded to float32 is another one.
+    wide = widen(noise, means.detach(), factors.detach())
+    draws = _draw(*_in_rows(wide[0], uniform, cumulative, *wide[1:]))
     draws = draws.reshape(*shape, *logits.shape[:-1], means.shape[-1])
     return attach_gradient(draws, torch.zeros_like(draws), logits, means, factors)
+
+
+def _parameters(logits: Tensor, means: Tensor, factors: Tensor) -> tuple[Tensor, ...]:
+    """Return the parameters expanded to one batch shape and number of components."""
+    batch = check_broadcast(None, logits, means, factors)
+    if not means.is_floating_point():
+        came, expected = f"is {means.dtype}", "a floating dtype was expected, which the draws get"
+        raise KindError(message("means", came, expected, "Convert it: means.float()."))
+    components = logits.shape[-1]
+    return (
+        logits.expand(*batch, components),
+        means.expand(*batch, components, means.shape[-1]),
+        factors.expand(*batch, components, factors.shape[-1]),
+    )
+
+
+def _counts(shape: Sequence[int], means: Tensor) -> Sequence[int]:
+    """Return the shape of draws, checked outside of graphs, where sizes may be symbols."""
+    if torch.compiler.is_compiling():
+        return shape
+    if isinstance(shape, str) or not isinstance(shape, Sequence):
+        came, expected = f"is {shape!r}", "the numbers of draws along every axis were expected"
+        raise KindError(message("shape", came, expected, "Pass a tuple, such as (1000,)."))
+    numbers = math.prod(check_count("shape", count, 0) for count in shape)
+    check_count("shape", numbers * means.numel(), 0)
+    return shape
 
 
 def randomness(
     logits: Tensor, means: Tensor, shape: Sequence[int], generator: Generator | None
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return cumulative weights [*b, K], uniform [S, *b] in double, and noise [S, *b, D]."""
-    cumulative = torch.softmax(widen(logits.detach()), -1).cumsum(-1)
+    cumulative = torch.softmax(widen(logits.detach()), -1).cumsum(-1).contiguous()
     size = (math.prod(shape), *logits.shape[:-1])
     options: dict[str, Any] = {"device": means.device, "generator": generator}
     uniform = torch.rand(size, dtype=cumulative.dtype, **options)
@@ -85,6 +110,61 @@ def _in_rows(noise: Tensor, uniform: Tensor, *mixture: Tensor) -> tuple[Tensor, 
         uniform.view(draws, rows),
         *(t.reshape(rows, *t.shape[len(batch) :]) for t in mixture),
     )
+
+
+def _draw(
+    noise: Tensor, uniform: Tensor, cumulative: Tensor, means: Tensor, factors: Tensor
+) -> Tensor:
+    """Return x = μₖ + Ūₖ⁻¹η in the noise's dtype; its memory may be used for them.
+
+    Shapes: noise [S, B, D], uniform [S, B], cumulative [B, K], means [B, K, D], factors
+    [B, K, T] → [S, B, D].
+    """
+    tensors = (noise, uniform, cumulative, means, factors)
+    if torch._C._are_functorch_transforms_active() or (_native(*tensors) and watched(means)):
+        draws: Tensor = torch.ops.condens.draw(*tensors)
+        return draws
+    return _draw_now(*tensors)
+
+
+def _draw_now(*tensors: Tensor) -> Tensor:
+    if not _native(*tensors):
+        return _solve(*tensors).view_as(tensors[0])
+    native.draw(*tensors)
+    return tensors[0]
+
+
+def _native(noise: Tensor, _uniform: Tensor, _cumulative: Tensor, *components: Tensor) -> bool:
+    """Tell whether the native kernel takes the draws: means and factors are of the noise's kind."""
+    return choose(noise) is native and all(t.dtype is noise.dtype for t in components)
+
+
+@torch.library.custom_op("condens::draw", mutates_args=())
+def _operator(
+    noise: Tensor, uniform: Tensor, cumulative: Tensor, means: Tensor, factors: Tensor
+) -> Tensor:
+    """Return draws as `_draw` does: an operator, for torch to record and anyone to call."""
+    check_draws(noise, uniform, cumulative, means, factors)
+    made = noise.clone(memory_format=torch.contiguous_format)
+    return _draw_now(made, uniform.contiguous(), cumulative.contiguous(), means, factors)
+
+
+@_operator.register_fake
+def _(noise: Tensor, *_: Tensor) -> Tensor:
+    return noise.new_empty(noise.shape)
+
+
+@_operator.register_vmap
+def _(info: Any, axes: Sequence[int | None], *tensors: Tensor) -> tuple[Tensor, int]:
+    """Make one axis of the mapped one and the batch's, which is the second of [S, B, …]."""
+    merged = []
+    for tensor, axis, place in zip(tensors, axes, (1, 1, 0, 0, 0), strict=True):
+        if axis is None:
+            mapped = tensor.expand(info.batch_size, *tensor.shape).movedim(0, place)
+        else:
+            mapped = tensor.movedim(axis, place)
+        merged.append(mapped.flatten(place, place + 1))
+    return torch.ops.condens.draw(*merged).unflatten(1, (info.batch_size, -1)), 1
 
 
 def _solve(
@@ -180,10 +260,10 @@ def from_latent(latent: Tensor, means: Tensor, factors: Tensor) -> Tensor:
     """
     tensors = (latent, means, factors)
     dtype = torch.result_type(latent, means)
-    watched = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
+    differentiated = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
     alike = all(t.dtype is dtype and t.device == means.device for t in tensors)
-    aside = torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
-    if watched or aside or not alike or choose(means) is not native:
+    aside = watched(means) or torch._C._are_functorch_transforms_active()
+    if differentiated or aside or not alike or choose(means) is not native:
         wide_latent, wide_means, wide_factors = widen(*tensors)
         return (wide_means + unwhiten(wide_latent, wide_factors)).to(dtype)
     draws = latent.expand_as(means).clone(memory_format=torch.contiguous_format)

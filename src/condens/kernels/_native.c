@@ -19,6 +19,8 @@
 #define BLOCK 64 /* samples at a time */
 #define LANES 8  /* lines and samples of a tile to transpose */
 #define STAGED 128 /* lines of a factor copied at a time, or one factor's */
+#define SHARE 32   /* draws of a component in a turn, at least, were all alike */
+#define THREADS 1024 /* at most, however many are asked for */
 #define INLINE static inline __attribute__((always_inline))
 #define ALIGNED __attribute__((aligned(64)))
 #define SIMD _Pragma("omp simd")
@@ -29,21 +31,7 @@ typedef float vec_f32 __attribute__((vector_size(32), aligned(4)));
 typedef double half_f64 __attribute__((vector_size(32), aligned(8)));
 typedef float half_f32 __attribute__((vector_size(16), aligned(4)));
 
-/* Scratch lives as long as its thread: fresh pages in every call would cost more than the
- * arithmetic. */
-static _Thread_local char *scratch_start;
-static _Thread_local size_t scratch_size;
-
-static char *scratch_memory(size_t bytes)
-{
-    if (bytes > scratch_size) {
-        free(scratch_start);
-        scratch_start = aligned_alloc(64, (bytes + 4095) / 4096 * 4096);
-        scratch_size = scratch_start ? bytes : 0;
-    }
-    return scratch_start;
-}
-
+#include "_scratch.h"
 #include "_problem.h"
 #include "_scalar.h"
 
@@ -102,6 +90,8 @@ static int supported(int i)
     return i == BASELINE;
 }
 
+#include "_checks.h"
+
 static int numbers(const char *name, PyObject *const *args, Py_ssize_t count, Py_ssize_t expected,
                    long long *a)
 {
@@ -117,8 +107,6 @@ static int numbers(const char *name, PyObject *const *args, Py_ssize_t count, Py
     return 1;
 }
 
-/* nll(share, floor, tightness, double, threads, sizes[4], addresses[11], strides[11]), all as
- * numbers. */
 #define ARGUMENTS 28
 
 static PyObject *nll(PyObject *self, PyObject *const *args, Py_ssize_t count)
@@ -128,8 +116,10 @@ static PyObject *nll(PyObject *self, PyObject *const *args, Py_ssize_t count)
     double real[3] = {0};
     for (int i = 0; i < 3 && i < count; i++)
         real[i] = PyFloat_AsDouble(args[i]);
-    if (PyErr_Occurred() || !numbers("nll", args + 3, count - 3, ARGUMENTS, a))
+    if (PyErr_Occurred() || !numbers("nll", args + 3, count - 3, ARGUMENTS, a) ||
+        !nll_checked(real, a))
         return NULL;
+    const int threads = a[1] < THREADS ? (int)a[1] : THREADS;
     int failed = 0;
 #define FILL(REAL)                                                                                 \
     {                                                                                              \
@@ -142,10 +132,10 @@ static PyObject *nll(PyObject *self, PyObject *const *args, Py_ssize_t count)
     Py_BEGIN_ALLOW_THREADS
     if (a[0]) {
         problem_f64 p = FILL(double);
-        failed = used->nll_f64(&p, (int)a[1]);
+        failed = used->nll_f64(&p, threads);
     } else {
         problem_f32 p = FILL(float);
-        failed = used->nll_f32(&p, (int)a[1]);
+        failed = used->nll_f32(&p, threads);
     }
     Py_END_ALLOW_THREADS
     if (failed)
@@ -153,15 +143,15 @@ static PyObject *nll(PyObject *self, PyObject *const *args, Py_ssize_t count)
     Py_RETURN_NONE;
 }
 
-/* sample(double, threads, sizes[5], addresses[5], strides[6]) */
 #define DRAW_ARGUMENTS 18
 
 static PyObject *sample(PyObject *self, PyObject *const *args, Py_ssize_t count)
 {
     long long a[DRAW_ARGUMENTS];
     (void)self;
-    if (!numbers("sample", args, count, DRAW_ARGUMENTS, a))
+    if (!numbers("sample", args, count, DRAW_ARGUMENTS, a) || !sample_checked(a))
         return NULL;
+    const int threads = a[1] < THREADS ? (int)a[1] : THREADS;
     int failed = 0;
 #define FILL_DRAWS(REAL)                                                                           \
     {                                                                                              \
@@ -171,10 +161,10 @@ static PyObject *sample(PyObject *self, PyObject *const *args, Py_ssize_t count)
     Py_BEGIN_ALLOW_THREADS
     if (a[0]) {
         draws_f64 p = FILL_DRAWS(double);
-        failed = used->sample_f64(&p, (int)a[1]);
+        failed = used->sample_f64(&p, threads);
     } else {
         draws_f32 p = FILL_DRAWS(float);
-        failed = used->sample_f32(&p, (int)a[1]);
+        failed = used->sample_f32(&p, threads);
     }
     Py_END_ALLOW_THREADS
     if (failed)
@@ -216,6 +206,10 @@ static struct PyModuleDef module = {
 
 PyMODINIT_FUNC PyInit__native(void)
 {
+    if (!scratch_begin()) {
+        PyErr_SetString(PyExc_ImportError, "no key is left for what a thread keeps");
+        return NULL;
+    }
     PyObject *made = PyModule_Create(&module);
     for (int i = BASELINE; i >= 0; i--)
         if (supported(i))

@@ -200,6 +200,61 @@ static __attribute__((noinline)) void NAME(set_aside)(double *a, const double *s
     }
 }
 
+/* 1 / (floor + 1 / (exp(u) + tightness)), its logarithm, and what is left of du. Beyond u = 300
+ * a scale is its floor to all digits. Where there is no bound, what u has beyond the range of
+ * the exponential still counts in the logarithm. */
+INLINE double NAME(bounded_scale)(double u, double floor, double tightness, double *log_scale,
+                                  double *left)
+{
+    const double top = floor > 0 ? 300.0 : 708.0;
+    const double above = floor > 0 ? 0.0 : INFINITY, below = tightness > 0 ? 0.0 : -INFINITY;
+    double held = u > top ? top : u; /* NaN stays NaN */
+    held = held < -708.0 ? -708.0 : held;
+    double beyond = u - held > above ? above : u - held;
+    beyond = beyond < below ? below : beyond;
+    /* q / h with h = floor q + 1, by one division */
+    const double e = EXP(held), q = e + tightness, h = floor * q + 1.0;
+    const double inverse = 1.0 / (q * h), scale = q * (q * inverse);
+    *log_scale = fast_log(scale) + beyond;
+    *left = e * inverse;
+    return scale;
+}
+
+INLINE double NAME(clip)(double x, double most)
+{
+    return x > most ? most : x < -most ? -most : x; /* NaN stays NaN */
+}
+
+/* What gradients are made of, once more in double for samples where it left the range of REAL
+ * on its way, and within that range: without a share, infinity would become NaN. Rare. */
+static __attribute__((noinline)) void NAME(mend)(const REAL *probe, const double *exact,
+                                                 const REAL *U, ptrdiff_t ld, ptrdiff_t D,
+                                                 ptrdiff_t T, double floor, double tightness,
+                                                 REAL *d, const REAL *z, REAL *v, REAL *own)
+{
+    for (int s = 0; s < BLOCK; s++) {
+        if (probe[s] == 0)
+            continue;
+        for (ptrdiff_t j = 0; j < D; j++) {
+            const double *difference = exact + s, *latent = exact + D * BLOCK + s;
+            double ignored, scale = EXP((double)U[j * ld + s]);
+            if (floor > 0 || tightness > 0)
+                scale = NAME(bounded_scale)(U[j * ld + s], floor, tightness, &ignored, &ignored);
+            double sum = scale * latent[j * BLOCK];
+            /* Column j of the strict triangle: in row i, entry j - i - 1 of D - 1 - i. */
+            const REAL *entry = U + (D + j - 1) * ld + s;
+            for (ptrdiff_t i = 0; i < (T > D ? j : 0); i++, entry += (D - 1 - i) * ld)
+                sum += (double)*entry * latent[i * BLOCK];
+            const double length = fabs((double)z[j * BLOCK + s]);
+            const ptrdiff_t at = j * BLOCK + s;
+            v[at] = (REAL)NAME(clip)(sum, LARGEST);
+            d[at] = (REAL)NAME(clip)(difference[j * BLOCK], LARGEST);
+            own[at] = (REAL)NAME(clip)(difference[j * BLOCK] * scale,
+                                       length > 1 ? LARGEST / length : LARGEST);
+        }
+    }
+}
+
 /* z = U d, v = U' z and log p + logit of one component. U is read once from memory; z and
  * its square are summed in double, what only scales a gradient is kept in REAL. */
 INLINE void NAME(component)(const REAL *x, const REAL *mu, ptrdiff_t mu_ld, const REAL *U,
@@ -209,11 +264,8 @@ INLINE void NAME(component)(const REAL *x, const REAL *mu, ptrdiff_t mu_ld, cons
                             double *a, double *prior, NAME(ahead) next, ptrdiff_t line)
 {
     double square[BLOCK] ALIGNED, sum[BLOCK] ALIGNED, scale[BLOCK] ALIGNED;
-    EACH(s) sum[s] = prior[s] = logit[s], square[s] = 0;
-    /* Beyond u = 300 a scale is its floor to all digits. Where there is no bound, what u has
-     * beyond the range of the exponential still counts in its logarithm. */
-    const double top = floor > 0 ? 300.0 : 708.0;
-    const double above = floor > 0 ? 0.0 : INFINITY, below = tightness > 0 ? 0.0 : -INFINITY;
+    REAL probe[BLOCK] ALIGNED; /* zero while all is finite, else NaN */
+    EACH(s) sum[s] = prior[s] = logit[s], square[s] = 0, probe[s] = 0;
     for (ptrdiff_t i = 0; i < D; i++) {
         const REAL *xi = x + i * BLOCK, *mi = mu + i * mu_ld, *ui = U + i * ld;
         double *ei = exact + i * BLOCK, *ti = ei + D * BLOCK;
@@ -224,17 +276,10 @@ INLINE void NAME(component)(const REAL *x, const REAL *mu, ptrdiff_t mu_ld, cons
             REAL *left = slope + i * BLOCK;
             EACH(s)
             {
-                const double u = ui[s];
-                double held = u > top ? top : u; /* NaN stays NaN */
-                held = held < -708.0 ? -708.0 : held;
-                double beyond = u - held > above ? above : u - held;
-                beyond = beyond < below ? below : beyond;
-                /* 1 / scale = floor + 1 / q = h / q, by one division */
-                const double e = EXP(held), q = e + tightness, h = floor * q + 1.0;
-                const double inverse = 1.0 / (q * h);
-                scale[s] = q * (q * inverse);
-                sum[s] += fast_log(scale[s]) + beyond;
-                left[s] = (REAL)(e * inverse);
+                double log_scale, rest;
+                scale[s] = NAME(bounded_scale)(ui[s], floor, tightness, &log_scale, &rest);
+                sum[s] += log_scale;
+                left[s] = (REAL)rest;
             }
         } else {
             EACH(s) scale[s] = EXP(ui[s]), sum[s] += ui[s];
@@ -275,12 +320,14 @@ INLINE void NAME(component)(const REAL *x, const REAL *mu, ptrdiff_t mu_ld, cons
             }
         }
         const REAL *sm = scale_of + m * BLOCK;
+        const REAL *dm = d + m * BLOCK, *om = own + m * BLOCK;
         REAL *vm = v + m * BLOCK;
         EACH(s)
         {
             zm[s] = (REAL)total[s];
             vm[s] += sm[s] * zm[s];
             square[s] += total[s] * total[s];
+            probe[s] += 0 * vm[s] + 0 * (zm[s] * om[s]) + 0 * dm[s];
         }
         /* The row again, while it is in the nearest cache. */
         if (T > D) {
@@ -291,10 +338,12 @@ INLINE void NAME(component)(const REAL *x, const REAL *mu, ptrdiff_t mu_ld, cons
             }
         }
     }
-    int lost = 0;
+    int lost = 0, odd = 0;
     EACH(s) a[s] = sum[s] - 0.5 * square[s];
     for (int s = 0; s < BLOCK; s++)
-        lost |= !(square[s] < LARGEST);
+        lost |= !(square[s] < LARGEST), odd |= probe[s] != 0;
+    if (odd)
+        NAME(mend)(probe, exact, U, ld, D, T, floor, tightness, d, z, v, own);
     if (lost)
         NAME(set_aside)(a, square, d, z, v, own, D, U, ld, T);
 }
@@ -472,6 +521,7 @@ static void NAME(part)(NAME(job) *job, int thread)
             ptrdiff_t start = i * BLOCK, rest = p->batch - start;
             NAME(block)(p, start, rest < BLOCK ? rest : BLOCK, memory);
         }
+    scratch_done(memory);
 }
 
 /* The weighted sum of the rows' losses, the same whatever the number of threads. A row

@@ -6,7 +6,6 @@
 #define TOGETHER 8   /* draws that share a pass over W */
 #define AHEAD 16     /* draws until a row that is fetched now is needed */
 #define LONGEST 1024 /* draws of a member in a turn: its neighbours' rows lie in the same pages */
-#define SHARE 32     /* draws of a component in a turn, at least, were all alike */
 
 /* Coordinates in a vector of the machine: GCC 12 makes wider ones by way of memory. */
 #if defined(__AVX512F__)
@@ -239,12 +238,15 @@ static void NAME(some_draws)(const DRAWS *p, int thread, int threads, int *faile
             NAME(member)(p, b + m, p->noise + (start * p->batch + b + m) * p->dimensions, &r);
         }
     }
+    scratch_done((char *)r.panels);
 }
 
 /* Returns 0, or 1 where there was no memory for scratch. */
 static int NAME(sample)(const DRAWS *p, int threads)
 {
     int failed = 0;
+    if (p->draws * p->batch < threads)
+        threads = (int)(p->draws * p->batch);
 #ifdef _OPENMP
     if (threads > 1) {
 #pragma omp parallel num_threads(threads)

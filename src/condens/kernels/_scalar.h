@@ -39,7 +39,7 @@ INLINE double fast_exp(double x)
     p = p * r + 0.5;
     p = p * r + 1.0;
     p = p * r + 1.0;
-    double whole = from_bits(bits_of(p) + (int64_t)((uint64_t)bits_of(t) << 52));
+    double whole = from_bits((int64_t)((uint64_t)bits_of(p) + ((uint64_t)bits_of(t) << 52)));
     whole = x < -708.0 ? 0.0 : whole;
     return x == x ? whole : x;
 }
@@ -61,7 +61,7 @@ INLINE double near_exp(double x)
     p = p * r + 0.50000000006206994;
     p = p * r + 0.99999999998054609;
     p = p * r + 0.99999999999976116;
-    return from_bits(bits_of(p) + (int64_t)((uint64_t)bits_of(t) << 52));
+    return from_bits((int64_t)((uint64_t)bits_of(p) + ((uint64_t)bits_of(t) << 52)));
 }
 
 /* Of positive normal numbers, to about two roundings: 2 artanh((m - 1)/(m + 1)) + k log 2,
@@ -71,7 +71,7 @@ INLINE double fast_log(double x)
     /* The bias keeps the shifted number positive: AVX2 has no arithmetic shift of 64 bits. */
     const uint64_t offset = (uint64_t)bits_of(x) - 0x3FE6A09E667F3BCD + ((uint64_t)2048 << 52);
     const int32_t exponent = (int32_t)(offset >> 52) - 2048;
-    const double m = from_bits(bits_of(x) - (int64_t)((uint64_t)(int64_t)exponent << 52));
+    const double m = from_bits((int64_t)((uint64_t)bits_of(x) - ((uint64_t)(int64_t)exponent << 52)));
     const double s = (m - 1.0) / (m + 1.0), q = s * s;
     double p = 1.0 / 21.0;
     p = p * q + 1.0 / 19.0;

@@ -52,6 +52,16 @@ def choose(target: Tensor) -> ModuleType | None:
     return eager if eager.serves(target) else None
 
 
+def watched(tensor: Tensor) -> bool:
+    """Tell whether torch must see operators, because it compiles, exports, traces or pretends."""
+    return (
+        torch.compiler.is_compiling()
+        or torch._C._get_tracing_state() is not None
+        or torch._C._len_torch_dispatch_stack() > 0
+        or type(tensor) not in (Tensor, torch.nn.Parameter)
+    )
+
+
 def _tell(text: str) -> None:
     global _told
     _told = True

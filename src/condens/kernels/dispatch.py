@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from condens.functional.mixture import log_prob
-from condens.functional.triangular import packed_size
 from condens.kernels import eager, library, native  # noqa: F401  (library registers operators)
-from condens.kernels.choice import choose
+from condens.kernels.checks import check_broadcast, check_strided, check_weights, fits
+from condens.kernels.choice import choose, watched
 from condens.kernels.passes import differentiable, take, weighted_sum
 
 
@@ -23,18 +23,21 @@ class _RowLoss(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, module: ModuleType, *inputs: Tensor) -> Tensor:
-        loss, ctx.state = module.forward(*inputs)
+        loss: Tensor
+        loss, state = module.forward(*inputs)
         ctx.module = module
-        ctx.save_for_backward(*inputs)
+        ctx.save_for_backward(*inputs, *state)
         return loss
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Any:
         (weights,) = gradients
         needs = ctx.needs_input_grad[1:]
+        # Saved, so that torch notices when one of them has been changed since.
+        inputs, state = ctx.saved_tensors[:4], ctx.saved_tensors[4:]
         if torch.is_grad_enabled():
-            return None, *differentiable(_plain, ctx.saved_tensors, weights, needs)
-        return None, *ctx.module.backward(ctx.state, weights.contiguous(), needs[0])
+            return None, *differentiable(_plain, inputs, weights, needs)
+        return None, *ctx.module.backward(inputs, state, weights, needs[0])
 
 
 class _TotalLoss(torch.autograd.Function):
@@ -69,11 +72,11 @@ class _TotalLoss(torch.autograd.Function):
 def nll(target: Tensor, logits: Tensor, means: Tensor, factors: Tensor) -> Tensor:
     """Return −log p(x) of each row, as `condens.functional.nll` does."""
     inputs = (target, logits, means, factors)
-    module = choose(target)
-    rows = None if module is None else _rows(*inputs)
-    if rows is None:
+    rows = _rows(*inputs)
+    module = None if rows is None else choose(target)
+    if rows is None or module is None:
         return -log_prob(*inputs)
-    if torch.compiler.is_compiling():
+    if watched(target):
         return torch.ops.condens.nll(*rows).reshape(target.shape[:-1])
     loss: Tensor = _RowLoss.apply(module, *rows)  # type: ignore[no-untyped-call]
     if module is eager and not bool(loss.isfinite().all()):
@@ -91,11 +94,11 @@ def weighted_nll(
     weights [...], as the batch; by default one over the number of rows: the mean.
     """
     inputs = (target, logits, means, factors)
+    rows = _rows(*inputs)
     if weights is not None:
-        weights = weights.detach().expand(target.shape[:-1]).reshape(-1).to(target.dtype)
-    module = choose(target)
-    rows = None if module is None or torch.compiler.is_compiling() else _rows(*inputs)
-    if rows is not None:
+        weights = check_weights(weights, target).detach().reshape(-1).to(target.dtype)
+    module = None if rows is None or watched(target) else choose(target)
+    if rows is not None and module is not None:
         made: Tensor = _TotalLoss.apply(module, weights, *rows)  # type: ignore[no-untyped-call]
         if module is native or math.isfinite(made.item()):
             return made
@@ -109,24 +112,14 @@ def _rows(
 
     They must share device, dtype and batch shape, outside of torch.func.
     """
-    *batch, components, dimensions = means.shape
-    packed = factors.shape[-1]
-    dtype = target.dtype
-    if (
-        target.shape != (*batch, dimensions)
-        or logits.shape != (*batch, components)
-        or factors.shape != (*batch, components, packed)
-        or (packed != dimensions and packed != packed_size(dimensions))
-        or not (logits.dtype is dtype and means.dtype is dtype and factors.dtype is dtype)
-        or not (target.device == logits.device == means.device == factors.device)
-        or torch._C._are_functorch_transforms_active()
-    ):
+    if not fits(target, logits, means, factors):
+        check_strided("target", target)
+        check_broadcast(target, logits, means, factors)
         return None
-    # A stride of zero would make rows of the gradient share their memory.
-    inputs = tuple(
-        t.contiguous() if 0 in t.stride() else t for t in (target, logits, means, factors)
-    )
-    if len(batch) == 1:
+    if torch._C._are_functorch_transforms_active():
+        return None
+    inputs = (target, logits, means, factors)
+    if means.dim() == 3:
         return inputs
     count = target.shape[:-1].numel()
-    return tuple(tensor.reshape(count, *tensor.shape[len(batch) :]) for tensor in inputs)
+    return tuple(tensor.reshape(count, *tensor.shape[target.dim() - 1 :]) for tensor in inputs)

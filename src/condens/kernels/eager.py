@@ -5,7 +5,8 @@ D×D. The factors are read in the forward pass only; their gradient needs d, z a
 beyond the precision of the sums comes out as an infinity or NaN, for the caller to see.
 """
 
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -20,7 +21,6 @@ class _State(NamedTuple):
     own: Tensor
     share: Tensor
     prior: Tensor
-    packed: int
 
 
 def serves(target: Tensor) -> bool:
@@ -28,8 +28,8 @@ def serves(target: Tensor) -> bool:
     return target.dtype in (torch.float32, torch.float64)
 
 
-def forward(*inputs: Tensor) -> tuple[Tensor, Any]:
-    """Return the loss of each row, and what `backward` needs."""
+def forward(*inputs: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
+    """Return the loss of each row, and what `backward` needs besides the inputs."""
     target, logits, means, factors = inputs
     dimensions, packed = means.shape[-1], factors.shape[-1]
     upper = factors.permute(2, 1, 0).contiguous()
@@ -59,23 +59,25 @@ def forward(*inputs: Tensor) -> tuple[Tensor, Any]:
     # Less would make numbers without full digits, which slow whatever reads them.
     torch.threshold_(share, torch.finfo(share.dtype).tiny * 2.0**32, 0.0)
     loss = whole.log_().add_(top).neg_().add_(0.91893853320467274178 * dimensions)
-    return loss, _State(difference, latent, pulled, own, share, log_prior.exp_(), packed)
+    return loss, _State(difference, latent, pulled, own, share, log_prior.exp_())
 
 
-def backward(state: _State, weights: Tensor, to_target: bool) -> tuple[Tensor | None, ...]:
+def backward(
+    inputs: Sequence[Tensor], state: tuple[Tensor, ...], weights: Tensor, to_target: bool
+) -> tuple[Tensor | None, ...]:
     """Return the gradients of Σ weights · loss."""
-    difference, latent = state.difference, state.latent
-    dimensions = difference.shape[0]
-    share = weights * state.share
-    to_logits = torch.sub(weights * state.prior, share)
-    pull = share * state.pulled
-    gradient = difference.new_empty(state.packed, *share.shape)
+    difference, latent, pulled, own, share, prior = state
+    dimensions, packed = difference.shape[0], inputs[3].shape[-1]
+    share = weights * share
+    to_logits = torch.sub(weights * prior, share)
+    pull = share * pulled
+    gradient = difference.new_empty(packed, *share.shape)
     weighted = share * latent
     diagonal = gradient[:dimensions]
-    torch.mul(weighted, state.own, out=diagonal)
+    torch.mul(weighted, own, out=diagonal)
     diagonal -= share
     start = dimensions
-    for m in range(dimensions - 1 if state.packed > dimensions else 0):
+    for m in range(dimensions - 1 if packed > dimensions else 0):
         stop = start + dimensions - 1 - m
         torch.mul(difference[m + 1 :], weighted[m], out=gradient[start:stop])
         start = stop
@@ -94,5 +96,5 @@ def total(
     loss, state = forward(*inputs)
     if weights is None:
         weights = loss.new_full((), 1 / max(loss.shape[0], 1))
-        return loss.sum() * weights, backward(state, weights, to_target)
-    return torch.dot(loss, weights), backward(state, weights, to_target)
+        return loss.sum() * weights, backward(inputs, state, weights, to_target)
+    return torch.dot(loss, weights), backward(inputs, state, weights, to_target)

@@ -24,7 +24,8 @@ from condens.functional.triangular import (
     packed_size,
 )
 from condens.kernels import native
-from condens.kernels.choice import choose
+from condens.kernels.checks import check, check_count, check_strided, check_weights
+from condens.kernels.choice import choose, watched
 from condens.kernels.memory import scratch
 from condens.kernels.passes import differentiable, take, weighted_sum
 
@@ -96,13 +97,16 @@ def linear_nll(
     Shapes: features [b, F], weight [P, F], bias [P], target [b, D], row_weights [b] (the
     mean by default) → [].
     """
-    layout = _layout(weight, target, components)
     bounds = Bounds(floor, ceiling)
     check_bounds(*bounds)
+    check_count("chunk", chunk, 1)
+    layout = _layout(features, weight, bias, target, components)
     if row_weights is not None:
-        row_weights = row_weights.detach().to(target.dtype)
-    module = choose(target)
-    if module is not None and not torch.compiler.is_compiling():
+        row_weights = check_weights(row_weights, target, "row_weights").detach().to(target.dtype)
+    # torch.func's transforms see through plain operators only.
+    aside = watched(target) or torch._C._are_functorch_transforms_active()
+    module = None if aside else choose(target)
+    if module is not None:
         made: Tensor = _LinearLoss.apply(  # type: ignore[no-untyped-call]
             layout, bounds, chunk, row_weights, target, features, weight, bias
         )
@@ -112,8 +116,26 @@ def linear_nll(
     return _plain(layout, bounds, row_weights, target, features, weight, bias)
 
 
-def _layout(weight: Tensor, target: Tensor, components: int) -> Layout:
-    dimensions = target.shape[-1]
+def _layout(
+    features: Tensor, weight: Tensor, bias: Tensor, target: Tensor, components: int
+) -> Layout:
+    """Return where the parameters lie among the outputs; raise a named error if nowhere."""
+    for name, tensor in (("features", features), ("weight", weight), ("target", target)):
+        check_strided(name, tensor, 2)
+    (rows, inputs), (outputs, _), (_, dimensions) = features.shape, weight.shape, target.shape
+    check_count("components", components, 1)
+    check(
+        (
+            ("features", features, (rows, inputs)),
+            ("weight", weight, (outputs, inputs)),
+            ("bias", bias, (outputs,)),
+            ("target", target, (rows, dimensions)),
+        ),
+        target,
+    )
+    if not dimensions:
+        came, remedy = f"has shape {list(target.shape)}", "Pass one column for each dimension."
+        raise ShapeError(message("target", came, "at least one dimension was expected", remedy))
     for structure in ("full", "diagonal"):
         layout = Layout.of(components, dimensions, structure)
         if layout.outputs == weight.shape[0]:
@@ -189,7 +211,7 @@ def _pass(
     if row_weights is None and rows > size:
         row_weights = target.new_full((), 1 / rows).expand(rows)
     room = scratch((2, layout.outputs, size), target)
-    to_target = torch.empty_like(target) if needs_target else None
+    to_target = target.new_empty(target.shape) if needs_target else None
     to_features = torch.empty_like(features)
     to_weight, to_bias = torch.empty_like(weight), torch.empty_like(bias)
     losses = []

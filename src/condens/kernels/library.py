@@ -5,18 +5,22 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from condens.kernels import eager
+from condens.kernels.checks import check, check_mixture
 from condens.kernels.choice import choose
 
 
-def _module(target: Tensor) -> Any:
-    # Never None: the operators are only reached with tensors that a kernel serves.
-    return choose(target)
+def _module(*inputs: Tensor) -> Any:
+    """Return the implementation for checked inputs: an operator may be called by anyone."""
+    check_mixture(*inputs)
+    return choose(inputs[0]) or eager
 
 
 @torch.library.custom_op("condens::nll", mutates_args=())
 def nll(target: Tensor, logits: Tensor, means: Tensor, factors: Tensor) -> Tensor:
     """Return −log p of each row. Shapes: [b, D], [b, K], [b, K, D], [b, K, T] → [b]."""
-    loss: Tensor = _module(target).forward(target, logits, means, factors)[0]
+    inputs = (target, logits, means, factors)
+    loss: Tensor = _module(*inputs).forward(*inputs)[0]
     return loss
 
 
@@ -30,9 +34,10 @@ def nll_backward(
     weights: Tensor, target: Tensor, logits: Tensor, means: Tensor, factors: Tensor
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Return the gradients of Σ weights · loss with respect to every input."""
-    made = _module(target).total(
-        target, logits, means, factors, weights=weights.contiguous(), to_target=True
-    )[1]
+    inputs = (target, logits, means, factors)
+    module = _module(*inputs)
+    check((("weights", weights, target.shape[:1]),), target)
+    made = module.total(*inputs, weights=weights, to_target=True)[1]
     return tuple(gradient.contiguous() for gradient in made)
 
 

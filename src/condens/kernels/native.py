@@ -1,13 +1,28 @@
-"""The native kernel, called with addresses and strides."""
+"""The native kernel, called with addresses and strides.
+
+What is below this module cannot know how large a tensor is. So whatever these functions are
+called with they check, and they write to tensors of their own, or to such as they have found
+to be of the right shape and apart from all others.
+"""
 
 import importlib
+from collections.abc import Sequence
 from types import ModuleType
-from typing import Any
 
 import torch
 from torch import Tensor
 
+from condens.errors import ArgumentError, KindError, message
+from condens.functional.triangular import check_bounds
 from condens.kernels import memory
+from condens.kernels.checks import (
+    check,
+    check_draws,
+    check_mixture,
+    check_packed,
+    check_strided,
+    fits,
+)
 
 
 def _load() -> tuple[ModuleType | None, str]:
@@ -18,6 +33,7 @@ def _load() -> tuple[ModuleType | None, str]:
 
 
 _module, missing = _load()
+_DOUBLE = torch.empty(0, dtype=torch.float64, device="cpu")
 alone = _module is not None and not _module.openmp
 
 
@@ -38,52 +54,58 @@ def serves(target: Tensor) -> bool:
     )
 
 
-def forward(*inputs: Tensor) -> tuple[Tensor, Any]:
-    """Return the loss of each row, and what `backward` needs: the inputs again.
+def forward(*inputs: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
+    """Return the loss of each row, and what `backward` needs besides the inputs: nothing.
 
     Reading the factors a second time costs less than writing and reading what would spare it.
     """
-    target, logits, means, factors = inputs
-    loss = target.new_empty(target.shape[0])
-    _run(
-        target,
-        (*means.shape, factors.shape[-1]),
-        (logits.data_ptr(), means.data_ptr(), factors.data_ptr()),
-        (*logits.stride(), *means.stride(), *factors.stride()),
-        None,
-        loss,
-    )
-    return loss, inputs
+    sizes, inputs = _mixture(inputs)
+    loss = inputs[0].new_empty(sizes[0])
+    _run(sizes, inputs, loss)
+    return loss, ()
 
 
-def backward(state: Any, weights: Tensor, to_target: bool) -> tuple[Tensor | None, ...]:
+def backward(
+    inputs: Sequence[Tensor], _state: tuple[Tensor, ...], weights: Tensor, to_target: bool
+) -> tuple[Tensor | None, ...]:
     """Return the gradients of Σ weights · loss."""
-    return total(*state, weights=weights, to_target=to_target)[1]
+    return total(*inputs, weights=weights, to_target=to_target)[1]
 
 
 def total(
     *inputs: Tensor, weights: Tensor | None, to_target: bool
 ) -> tuple[Tensor, tuple[Tensor | None, ...]]:
     """Return Σ weights · loss and its gradients, in one pass; the mean where weights is None."""
-    target, logits, means, factors = inputs
-    made = (_like(target) if to_target else None, *_like_all(logits, means, factors))
-    return into(made, *inputs, weights=weights), made
-
-
-def into(gradients: tuple[Tensor | None, ...], *inputs: Tensor, weights: Tensor | None) -> Tensor:
-    """Return Σ weights · loss; write the gradients, which have the inputs' strides."""
-    target, logits, means, factors = inputs
+    sizes, inputs = _mixture(inputs)
+    # Gradients are written with the strides of what they are gradients of.
+    inputs = tuple(t if t.is_contiguous() or _compact(t) else t.contiguous() for t in inputs)
+    target, *others = inputs
+    made = (_like(target) if to_target else None, *map(_like, others))
     value = target.new_empty(())
-    _run(
-        target,
-        (*means.shape, factors.shape[-1]),
-        (logits.data_ptr(), means.data_ptr(), factors.data_ptr()),
-        (*logits.stride(), *means.stride(), *factors.stride()),
-        weights,
-        target.new_empty(target.shape[0]),
-        value,
-        [0 if gradient is None else gradient.data_ptr() for gradient in gradients],
-    )
+    _run(sizes, inputs, target.new_empty(sizes[0]), value, made, _weights(weights, target))
+    return value, made
+
+
+def into(gradients: Sequence[Tensor | None], *inputs: Tensor, weights: Tensor | None) -> Tensor:
+    """Return Σ weights · loss; write the gradients, which have the inputs' shapes and strides.
+
+    That of the target may be None.
+    """
+    sizes, read = _mixture(inputs)
+    weights = _weights(weights, read[0])
+    names = ("target", "logits", "means", "factors")
+    pairs = [(n, to, of) for n, to, of in zip(names, gradients, read, strict=True)]
+    given = pairs[1:] if gradients[0] is None else pairs
+    check(((f"the gradient of {name}", to, of.shape) for name, to, of in given), read[0])
+    for name, to, of in given:
+        assert to is not None
+        if to.stride() != of.stride() or not _compact(of):
+            came, expected = f"has the strides {to.stride()}", f"{name} has {of.stride()}"
+            remedy = "Make both contiguous."
+            raise ArgumentError(message(f"the gradient of {name}", came, expected, remedy))
+    _check_apart(gradients, (*read, weights))
+    value = read[0].new_empty(())
+    _run(sizes, read, read[0].new_empty(sizes[0]), value, gradients, weights)
     return value
 
 
@@ -100,92 +122,43 @@ def from_outputs(
     """Return Σ weights · loss of what a linear layer put out; write its gradient to `pulled`.
 
     Without a view of any part: for small mixtures, making views takes longer than the rest.
-    Shapes: outputs and pulled [P, b], of the same strides: K logits, K×D means and K×T
-    factors; target and to_target [b, D]; sizes (K, D, T).
+    Shapes: outputs and pulled [P, b]: K logits, K×D means and K×T factors; target and
+    to_target [b, D]; what is written is contiguous, and outputs are. Sizes (K, D, T).
     """
     components, dimensions, packed = sizes
-    line, step = outputs.stride()
-    size = line * outputs.element_size()
-    starts = (0, components * size, components * (1 + dimensions) * size)
+    check_packed(components, dimensions, packed)
+    check_bounds(floor, ceiling)
+    check_strided("target", target, 2)
+    rows = target.shape[0]
+    outer, inner = (components * (1 + dimensions + packed), rows), (rows, dimensions)
+    named = [("outputs", outputs, outer), ("pulled", pulled, outer), ("target", target, inner)]
+    if to_target is not None:
+        named.append(("to_target", to_target, inner))
+    check(named, target)
+    _check_served(target)
+    _check_contiguous(outputs=outputs, pulled=pulled)
+    if to_target is not None:
+        _check_contiguous(to_target=to_target)
+    target, weights = _readable(target.contiguous()), _weights(weights, target)
+    _check_apart((pulled, to_target), (outputs, target, weights))
+    line = rows * target.element_size()
+    starts = (0, components * line, components * (1 + dimensions) * line)
     value = target.new_empty(())
-    _run(
-        target,
-        (target.shape[0], *sizes),
-        tuple(outputs.data_ptr() + start for start in starts),
-        (step, line, step, dimensions * line, line, step, packed * line, line),
-        weights,
-        target.new_empty(target.shape[0]),
+    _call(
+        (rows, *sizes),
+        (target.data_ptr(), *(outputs.data_ptr() + start for start in starts)),
+        (dimensions, 1, 1, rows, 1, dimensions * rows, rows, 1, packed * rows, rows),
+        target.new_empty(rows),
         value,
         (
             0 if to_target is None else to_target.data_ptr(),
             *(pulled.data_ptr() + start for start in starts),
         ),
+        weights,
         floor,
         1 / ceiling,
     )
     return value
-
-
-def _run(
-    target: Tensor,
-    sizes: tuple[int, ...],
-    addresses: tuple[int, ...],
-    strides: tuple[int, ...],
-    weights: Tensor | None,
-    loss: Tensor,
-    value: Tensor | None = None,
-    gradients: Any = (0, 0, 0, 0),
-    floor: float = 0.0,
-    tightness: float = 0.0,
-) -> None:
-    assert _module is not None
-    _module.nll(
-        1 / max(sizes[0], 1),
-        floor,
-        tightness,
-        target.dtype is torch.float64,
-        1 if alone else torch.get_num_threads(),
-        *sizes,
-        target.data_ptr(),
-        *addresses,
-        0 if weights is None else weights.data_ptr(),
-        loss.data_ptr(),
-        0 if value is None else value.data_ptr(),
-        *gradients,
-        *target.stride(),
-        *strides,
-        0 if weights is None else weights.stride(0),
-    )
-
-
-def _like(tensor: Tensor) -> Tensor:
-    # Not empty_like, which would lay out a view with gaps or overlaps anew.
-    if tensor.numel() * tensor.element_size() >= memory.SMALLEST:
-        return memory.scratch(tensor.shape, tensor, tensor.stride())
-    return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype)
-
-
-def _like_all(*tensors: Tensor) -> tuple[Tensor, ...]:
-    """Return an uninitialised tensor for each, with its strides.
-
-    Views that fill one large tensor together get one buffer, or each would span it all.
-    """
-    *_, last = tensors
-    size = last.element_size()
-    if last.numel() * size >= memory.SMALLEST and not last.is_contiguous():
-        starts = [tensor.data_ptr() // size for tensor in tensors]
-        ends = [
-            start + memory.span(tensor.shape, tensor.stride())
-            for start, tensor in zip(starts, tensors, strict=True)
-        ]
-        whole = max(ends) - min(starts)
-        if whole <= sum(tensor.numel() for tensor in tensors):
-            buffer = memory.scratch((whole,), last)
-            return tuple(
-                buffer.as_strided(tensor.shape, tensor.stride(), start - min(starts))
-                for start, tensor in zip(starts, tensors, strict=True)
-            )
-    return tuple(_like(tensor) for tensor in tensors)
 
 
 def draw(
@@ -196,13 +169,24 @@ def draw(
     Shapes: noise [S, B, D], uniform [S, B] and cumulative weights [B, K] in double, all
     contiguous; means [B, K, D], factors [B, K, T].
     """
+    draws, rows, components, dimensions, packed = check_draws(
+        noise, uniform, cumulative, means, factors
+    )
+    _check_served(noise)
+    check((("means", means, means.shape), ("factors", factors, factors.shape)), noise)
+    check((("uniform", uniform, uniform.shape),), _DOUBLE)
+    _check_contiguous(noise=noise, uniform=uniform, cumulative=cumulative)
+    means, factors = _readable(means), _readable(factors)
+    _check_apart([noise], [uniform, cumulative, means, factors])
     assert _module is not None
     _module.sample(
         noise.dtype is torch.float64,
         1 if alone else torch.get_num_threads(),
-        len(noise),
-        *means.shape,
-        factors.shape[-1],
+        draws,
+        rows,
+        components,
+        dimensions,
+        packed,
         noise.data_ptr(),
         uniform.data_ptr(),
         cumulative.data_ptr(),
@@ -211,3 +195,131 @@ def draw(
         *means.stride(),
         *factors.stride(),
     )
+
+
+def _run(
+    sizes: tuple[int, int, int, int],
+    inputs: Sequence[Tensor],
+    loss: Tensor,
+    value: Tensor | None = None,
+    gradients: Sequence[Tensor | None] = (None,) * 4,
+    weights: Tensor | None = None,
+) -> None:
+    target, logits, means, factors = inputs
+    _call(
+        sizes,
+        (target.data_ptr(), logits.data_ptr(), means.data_ptr(), factors.data_ptr()),
+        (*target.stride(), *logits.stride(), *means.stride(), *factors.stride()),
+        loss,
+        value,
+        [0 if gradient is None else gradient.data_ptr() for gradient in gradients],
+        weights,
+    )
+
+
+def _call(
+    sizes: tuple[int, ...],
+    addresses: tuple[int, ...],
+    strides: tuple[int, ...],
+    loss: Tensor,
+    value: Tensor | None,
+    gradients: Sequence[int],
+    weights: Tensor | None,
+    floor: float = 0.0,
+    tightness: float = 0.0,
+) -> None:
+    assert _module is not None
+    _module.nll(
+        1 / max(sizes[0], 1),
+        floor,
+        tightness,
+        loss.dtype is torch.float64,
+        1 if alone else torch.get_num_threads(),
+        *sizes,
+        *addresses,
+        0 if weights is None else weights.data_ptr(),
+        loss.data_ptr(),
+        0 if value is None else value.data_ptr(),
+        *gradients,
+        *strides,
+        0 if weights is None else weights.stride(0),
+    )
+
+
+def _mixture(inputs: Sequence[Tensor]) -> tuple[tuple[int, int, int, int], tuple[Tensor, ...]]:
+    """Return the sizes (b, K, D, T) of checked inputs, and the inputs as C can read them."""
+    target, logits, means, factors = inputs
+    if not fits(target, logits, means, factors, 1):
+        check_mixture(target, logits, means, factors)
+    _check_served(target)
+    rows, components, dimensions = means.shape
+    sizes = rows, components, dimensions, factors.shape[2]
+    return sizes, tuple(map(_readable, inputs))
+
+
+def _weights(weights: Tensor | None, target: Tensor) -> Tensor | None:
+    if weights is None:
+        return None
+    check((("weights", weights, target.shape[:1]),), target)
+    return _readable(weights)
+
+
+def _readable(tensor: Tensor) -> Tensor:
+    """Return the tensor, or a copy where memory does not hold its numbers as they are."""
+    if tensor.is_neg() or tensor.data_ptr() % tensor.element_size():
+        return tensor.clone(memory_format=torch.contiguous_format)
+    return tensor
+
+
+def _compact(tensor: Tensor) -> bool:
+    """Tell whether no two entries share their memory, and gaps take up no more than they do."""
+    reach = 0
+    for step, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
+        if size > 1:
+            if step <= reach:
+                return False
+            reach += (size - 1) * step
+    return reach < 2 * tensor.numel() or not tensor.numel()
+
+
+def _like(tensor: Tensor) -> Tensor:
+    # Not empty_like, which would lay out a view with gaps anew.
+    if tensor.numel() * tensor.element_size() >= memory.SMALLEST:
+        return memory.scratch(tensor.shape, tensor, tensor.stride())
+    return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype)
+
+
+def _check_served(tensor: Tensor) -> None:
+    if not isinstance(tensor, Tensor) or not serves(tensor):
+        came = f"is {tensor.dtype} on {tensor.device}" if isinstance(tensor, Tensor) else "is none"
+        expected = f"the native kernel ({describe()}) takes float32 and float64 on the CPU"
+        raise KindError(message("a tensor", came, expected, "Call condens.functional."))
+
+
+def _check_contiguous(**named: Tensor) -> None:
+    for name, tensor in named.items():
+        if not tensor.is_contiguous() or _readable(tensor) is not tensor:
+            came = f"has the strides {tensor.stride()}"
+            expected = "contiguous memory was expected"
+            raise ArgumentError(message(name, came, expected, f"Pass {name}.contiguous()."))
+
+
+def _check_apart(written: Sequence[Tensor | None], read: Sequence[Tensor | None]) -> None:
+    """Raise a named error where what is written shares memory with anything else."""
+    ranges = [_range(tensor) for tensor in written if tensor is not None]
+    others = ranges + [_range(tensor) for tensor in read if tensor is not None]
+    for i, (start, stop) in enumerate(ranges, 1):
+        for other_start, other_stop in others[i:]:
+            if start < other_stop and other_start < stop:
+                came, expected = (
+                    "shares memory with another argument",
+                    "room of its own was expected",
+                )
+                raise ArgumentError(message("a tensor to write", came, expected, "Clone it."))
+
+
+def _range(tensor: Tensor) -> tuple[int, int]:
+    start, size = tensor.data_ptr(), tensor.element_size()
+    if tensor.is_contiguous():
+        return start, start + size * tensor.numel()
+    return start, start + size * memory.span(tensor.shape, tensor.stride())

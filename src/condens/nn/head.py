@@ -17,6 +17,7 @@ from condens.functional.algebra import Parameters
 from condens.functional.partial import partial_log_prob
 from condens.functional.triangular import bounded_scales, packed_size
 from condens.kernels import linear_nll, nll, weighted_nll
+from condens.kernels.checks import check, check_strided, check_weights
 from condens.kernels.head import Layout
 from condens.kernels.passes import weighted_sum
 from condens.low_rank import LowRankMixture
@@ -109,6 +110,15 @@ class Head(nn.Module, ABC):
         Entries of the target that are NaN were not observed: such a row counts with the
         exact marginal density of the others. `complete` says that there are none.
         """
+        check_strided("features", features)
+        rows, inputs = features.shape[:-1], self.linear.in_features
+        named = (
+            ("features", features, (*rows, inputs)),
+            ("target", target, (*rows, self.dimensions)),
+        )
+        check(named, self.linear.weight)
+        if weights is not None:
+            weights = check_weights(weights, target)
         if complete:
             return self._complete_nll(features, target, weights)
         gaps = target.isnan().any(-1)

@@ -1,0 +1,491 @@
+"""Whatever a kernel is called with, by whichever door: a named error, never someone's memory.
+
+`make test-sanitised` runs this file against a build that stops at the first byte out of place.
+"""
+
+import math
+
+import pytest
+import torch
+from torch.testing import assert_close
+
+from condens import kernels
+from condens.errors import ArgumentError, CondensError
+from condens.functional import bounded_scales, log_prob, nll, rsample, sample
+from condens.kernels import linear_nll, native
+from condens.nn import DiagonalHead, FullHead, IsotropicHead, LowRankHead, TiedHead
+
+pytestmark = pytest.mark.skipif(bool(native.missing), reason=native.missing)
+
+ROWS, K, D, T, F = 100, 3, 3, 6, 4
+
+
+def mixture(rows=ROWS, k=K, d=D):
+    return {
+        "target": torch.randn(rows, d),
+        "logits": torch.randn(rows, k),
+        "means": torch.randn(rows, k, d),
+        "factors": torch.randn(rows, k, d * (d + 1) // 2),
+        "weights": torch.rand(rows),
+    }
+
+
+def layer(rows=ROWS, k=K, d=D):
+    outputs = k * (1 + d + d * (d + 1) // 2)
+    return {
+        "features": torch.randn(rows, F),
+        "weight": torch.randn(outputs, F),
+        "bias": torch.randn(outputs),
+        "target": torch.randn(rows, d),
+        "row_weights": torch.rand(rows),
+    }
+
+
+def rows_of_features(rows=ROWS):
+    made = {"features": torch.randn(rows, F), "target": torch.randn(rows, D)}
+    return {**made, "weights": torch.rand(rows)}
+
+
+def outputs(rows=ROWS):
+    return {
+        "outputs": torch.randn(K * (1 + D + T), rows),
+        "pulled": torch.empty(K * (1 + D + T), rows),
+        "target": torch.randn(rows, D),
+        "to_target": torch.empty(rows, D),
+        "weights": torch.rand(rows),
+    }
+
+
+def draws(rows=ROWS):
+    return {
+        "noise": torch.randn(7, rows, D),
+        "uniform": torch.rand(7, rows, dtype=torch.float64),
+        "cumulative": torch.rand(rows, K, dtype=torch.float64).cumsum(-1),
+        "means": torch.randn(rows, K, D),
+        "factors": torch.randn(rows, K, T),
+    }
+
+
+def parameters(rows=ROWS):
+    return {name: mixture(rows)[name] for name in ("logits", "means", "factors")}
+
+
+def through(function):
+    """Call a function of the inputs, without weights."""
+    return lambda *, weights, **inputs: function(*inputs.values())  # noqa: ARG005
+
+
+def write_into(target, logits, means, factors, weights):
+    rows = len(target) if isinstance(target, torch.Tensor) and target.dim() else ROWS
+    gradients = [torch.empty_like(t) for t in list(mixture(rows).values())[:4]]
+    return native.into(gradients, target, logits, means, factors, weights=weights)
+
+
+def head_nll(head, *, grad=True):
+    def call(features, target, weights):
+        with torch.set_grad_enabled(grad):
+            return head.nll(features, target, weights, complete=True)
+
+    return call
+
+
+# Where batch axes and dtypes may differ, as long as they broadcast.
+LENIENT = {
+    "functional.nll": (mixture, through(nll)),
+    "kernels.nll": (mixture, through(kernels.nll)),
+    "kernels.weighted_nll": (mixture, kernels.weighted_nll),
+    "functional.sample": (parameters, sample),
+    "functional.rsample": (parameters, rsample),
+}
+STRICT = {
+    "ops.nll": (mixture, through(torch.ops.condens.nll)),
+    "ops.nll_backward": (
+        mixture,
+        lambda target, logits, means, factors, weights: torch.ops.condens.nll_backward(
+            weights, target, logits, means, factors
+        ),
+    ),
+    "native.forward": (mixture, through(native.forward)),
+    "native.total": (
+        mixture,
+        lambda target, logits, means, factors, weights: native.total(
+            target, logits, means, factors, weights=weights, to_target=True
+        ),
+    ),
+    "native.backward": (
+        mixture,
+        lambda target, logits, means, factors, weights: native.backward(
+            (target, logits, means, factors), (), weights, True
+        ),
+    ),
+    "native.into": (mixture, write_into),
+    "native.from_outputs": (
+        outputs,
+        lambda outputs, pulled, target, to_target, weights: native.from_outputs(
+            outputs, pulled, target, to_target, (K, D, T), weights, 0.0, math.inf
+        ),
+    ),
+    "native.draw": (draws, native.draw),
+    "ops.draw": (draws, torch.ops.condens.draw),
+    "linear_nll": (
+        layer,
+        lambda features, weight, bias, target, row_weights: linear_nll(
+            features, weight, bias, target, K, row_weights
+        ),
+    ),
+    "FullHead.nll": (rows_of_features, head_nll(FullHead(F, D, K))),
+    "FullHead.nll without gradients": (rows_of_features, head_nll(FullHead(F, D, K), grad=False)),
+    "DiagonalHead.nll": (rows_of_features, head_nll(DiagonalHead(F, D, K))),
+    "IsotropicHead.nll": (rows_of_features, head_nll(IsotropicHead(F, D, K))),
+    "TiedHead.nll": (rows_of_features, head_nll(TiedHead(F, D, K))),
+    "LowRankHead.nll": (rows_of_features, head_nll(LowRankHead(F, D, K, rank=1))),
+}
+DOORS = LENIENT | STRICT
+
+MISUSE = {
+    "half the rows": lambda t: t[: len(t) // 2],
+    "one row too few": lambda t: t[:-1],
+    "twice the rows": lambda t: torch.cat([t, t]),
+    "no rows": lambda t: t[:0],
+    "last axis cut": lambda t: t[..., :-1],
+    "last axis empty": lambda t: t[..., :0],
+    "a number": lambda _: torch.tensor(1.0),
+    "not a tensor": lambda t: t.tolist(),
+    "none": lambda _: None,
+    "sparse": lambda t: t.to_sparse(),
+    "without memory": lambda t: t.to("meta"),
+    "complex": lambda t: t.to(torch.complex64),
+}
+# These a lenient door understands.
+STRICTLY = {
+    "one row": lambda t: t[:1],
+    "another precision": lambda t: t.float() if t.dtype is torch.float64 else t.double(),
+    "half precision": lambda t: t.half(),
+    "whole numbers": lambda t: t.long(),
+    "one more axis": lambda t: t.unsqueeze(0),
+}
+
+
+UNREAD = ("functional.nll", "kernels.nll", "ops.nll", "native.forward")
+CONVERTED = ("another precision", "half precision", "whole numbers")
+BROADCAST = ("a number", "one row")
+BROADCASTING = ("kernels.weighted_nll", "linear_nll")
+
+
+def is_a_use(door, argument, misuse):
+    """Tell whether a door knows what is meant after all."""
+    if argument == "to_target":
+        return misuse == "none"
+    if door.startswith("ops.") and misuse == "without memory":
+        return True  # torch asks for the shape alone
+    if door == "ops.draw" and argument in ("noise", "means", "factors"):
+        return misuse in CONVERTED and (argument != "noise" or misuse != "whole numbers")
+    if argument not in ("weights", "row_weights"):
+        return False
+    return (
+        door in UNREAD
+        or (misuse == "none" and door != "ops.nll_backward")
+        or (misuse in CONVERTED and (door == "linear_nll" or "Head" in door))
+        or (misuse in BROADCAST and (door in BROADCASTING or "Head" in door))
+    )
+
+
+@pytest.mark.parametrize(
+    ("door", "argument"), [(door, name) for door, (make, _) in DOORS.items() for name in make()]
+)
+def test_misuse_is_refused_by_name(door, argument):
+    make, call = DOORS[door]
+    accepted, raw = [], {}
+    for misuse, change in (MISUSE if door in LENIENT else MISUSE | STRICTLY).items():
+        arguments = make()
+        arguments[argument] = change(arguments[argument])
+        if is_a_use(door, argument, misuse):
+            call(**arguments)
+            continue
+        try:
+            call(**arguments)
+            accepted.append(misuse)
+        except CondensError:
+            pass
+        except Exception as error:
+            # What is no tensor torch itself keeps from an operator.
+            if not (door.startswith("ops.") and misuse in ("not a tensor", "none")):
+                raw[misuse] = error
+    assert not accepted
+    assert not raw
+
+
+@pytest.mark.parametrize("door", DOORS)
+def test_every_door_opens_to_what_is_right(door):
+    make, call = DOORS[door]
+    call(**make())
+
+
+@pytest.mark.parametrize("door", DOORS)
+def test_no_rows_are_no_misuse(door):
+    make, call = DOORS[door]
+    call(**make(0))
+
+
+@pytest.mark.parametrize("sizes", [{"k": 0}, {"d": 0}, {"k": 0, "d": 0}], ids=str)
+@pytest.mark.parametrize("door", [name for name, (make, _) in DOORS.items() if make is mixture])
+def test_mixtures_without_components_or_dimensions_are_refused(door, sizes):
+    with pytest.raises(CondensError):
+        DOORS[door][1](**mixture(**sizes))
+
+
+@pytest.mark.parametrize("sizes", [{"k": 0}, {"d": 0}], ids=str)
+def test_empty_layers_and_draws_are_refused(sizes):
+    with pytest.raises(CondensError):
+        linear_nll(**layer(**sizes), components=sizes.get("k", K))
+    made = mixture(**sizes)
+    for function in (sample, rsample):
+        with pytest.raises(CondensError):
+            function(made["logits"], made["means"], made["factors"], (5,))
+
+
+@pytest.mark.parametrize("count", [0, -1, 2.5, "3", None, True, 2**40, 2**63, 2**100], ids=str)
+@pytest.mark.parametrize("name", ["components", "chunk"])
+def test_counts_that_are_none(name, count):
+    if name == "chunk" and count == 2**40:
+        pytest.skip("a use: one chunk")
+    with pytest.raises(CondensError, match=f"{name} is |outputs"):
+        linear_nll(**layer(), **{"components": K, name: count})
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [(-1,), (2**63,), (2**40, 2**40), (2**30, 2**30), (2.5,), ("a",), (True,), 5, None, "ab"],
+    ids=str,
+)
+@pytest.mark.parametrize("function", [sample, rsample])
+def test_numbers_of_draws_that_are_none(function, shape):
+    with pytest.raises(ArgumentError, match="shape"):
+        function(**parameters(), shape=shape)
+
+
+@pytest.mark.parametrize("sizes", [(0, D, T), (K, 0, 0), (K, D, 4), (K, -1, T), (2**40, D, T)])
+def test_sizes_that_outputs_do_not_have(sizes):
+    made = outputs()
+    with pytest.raises(CondensError):
+        native.from_outputs(
+            made["outputs"],
+            made["pulled"],
+            made["target"],
+            None,
+            sizes,
+            None,
+            0.0,
+            math.inf,
+        )
+
+
+def test_what_is_written_shares_no_memory():
+    whole = torch.randn(3 * ROWS, D)
+    made = {**mixture(), "target": whole[:ROWS]}
+    inputs = [made[name] for name in ("target", "logits", "means", "factors")]
+    good = [torch.empty_like(t) for t in inputs]
+    native.into(good, *inputs, weights=None)
+    for i, bad in (
+        (0, whole[:ROWS]),
+        (0, whole[ROWS // 2 : ROWS // 2 + ROWS]),
+        (0, torch.empty(1, D).expand(ROWS, D)),
+        (0, torch.empty(ROWS, 2 * D)[:, ::2]),
+        (0, torch.empty(D, ROWS).T),
+        (2, made["means"]),
+        (3, torch.empty(ROWS * K * T + 8)[: ROWS * K * T].view(ROWS, K, T).double()),
+    ):
+        gradients = [*good[:i], bad, *good[i + 1 :]]
+        with pytest.raises(CondensError):
+            native.into(gradients, *inputs, weights=None)
+    shared = torch.empty(ROWS * K * (D + T))
+    gradients = [*good[:2], shared[: ROWS * K * D].view(ROWS, K, D)]
+    with pytest.raises(ArgumentError, match="shares memory"):
+        native.into(
+            [*gradients, shared[-ROWS * K * T - 1 :][:-1].view(ROWS, K, T)], *inputs, weights=None
+        )
+    with pytest.raises(ArgumentError, match="shares memory"):
+        native.from_outputs(
+            *(lambda o: (o["outputs"], o["outputs"], o["target"], None))(outputs()),
+            (K, D, T),
+            None,
+            0.0,
+            math.inf,
+        )
+    noise = torch.randn(7, ROWS, D)
+    for bad in (noise[:3], noise.flatten()[: ROWS * K * D]):
+        made = draws()
+        made |= {"noise": noise, "means": bad.reshape(-1)[: ROWS * K * D // 2].repeat(2)}
+        made["means"] = noise.flatten()[: ROWS * K * D].view(ROWS, K, D)
+        with pytest.raises(ArgumentError, match="shares memory"):
+            native.draw(**made)
+
+
+def valid_numbers():
+    """Return the tensors and the numbers of a call that C accepts."""
+    target, logits, means, factors = (
+        torch.randn(*shape) for shape in ((5, 2), (5, 3), (5, 3, 2), (5, 3, 3))
+    )
+    loss = torch.empty(5)
+    tensors = (target, logits, means, factors)
+    addresses = [t.data_ptr() for t in tensors]
+    strides = [step for t in tensors for step in t.stride()]
+    numbers = [0, 1, 5, 3, 2, 3, *addresses, 0, loss.data_ptr(), 0, 0, 0, 0, 0, *strides, 0]
+    return (*tensors, loss), [0.2, 0.0, 0.0, *numbers]
+
+
+HUGE = (-1, 2**45, 2**62, 2**63 - 1)
+
+
+@pytest.mark.parametrize(
+    ("place", "values"),
+    [
+        *((i, (float("nan"), -1.0, float("inf"))) for i in (1, 2)),
+        (4, (0, -1, -(2**62))),
+        (5, (-1, -(2**63), 2**60, 2**63 - 1)),
+        *((i, (0, *HUGE)) for i in (6, 7)),
+        (8, (0, 1, 4, *HUGE)),
+        *((i, (0, 1, 2, 3)) for i in range(9, 13)),
+        (14, (0, 1, 2)),
+        *((i, (4096,)) for i in range(16, 20)),
+        *((i, (-1, 2**56, 2**63 - 1)) for i in range(20, 30)),
+    ],
+)
+def test_numbers_that_no_loss_is_made_of(place, values):
+    kept, numbers = valid_numbers()
+    native._module.nll(*numbers)
+    assert kept[-1].isfinite().all()
+    for value in values:
+        with pytest.raises((ValueError, OverflowError)):
+            native._module.nll(*numbers[:place], value, *numbers[place + 1 :])
+
+
+@pytest.mark.parametrize(
+    ("place", "values"),
+    [
+        (1, (0, -1)),
+        (2, (-1, 2**60, 2**63 - 1)),
+        (3, (-1, 2**60, 2**63 - 1)),
+        *((i, (0, *HUGE)) for i in (4, 5)),
+        (6, (0, 1, 4, *HUGE)),
+        *((i, (0, 1, 2, 3)) for i in range(7, 12)),
+        *((i, (-1, 2**56, 2**63 - 1)) for i in range(12, 18)),
+    ],
+)
+def test_numbers_that_no_draws_are_made_of(place, values):
+    made = draws(5)
+    tensors = list(made.values())
+    strides = [*made["means"].stride(), *made["factors"].stride()]
+    numbers = [0, 1, 7, 5, K, D, T, *(t.data_ptr() for t in tensors), *strides]
+    native._module.sample(*numbers)
+    for value in values:
+        with pytest.raises((ValueError, OverflowError)):
+            native._module.sample(*numbers[:place], value, *numbers[place + 1 :])
+
+
+@pytest.mark.parametrize(
+    "wrong", [(), (1,), ("a",) * 31, (0.2, 0.0, 0.0, *range(29)), (None,) * 31]
+)
+def test_calls_with_other_things_than_numbers(wrong):
+    for function in (native._module.nll, native._module.sample):
+        with pytest.raises((TypeError, ValueError)):
+            function(*wrong)
+
+
+def slices(t):
+    """Return the numbers of t as a view with gaps in every axis."""
+    for axis in range(t.dim()):
+        t = t.repeat_interleave(3, axis)
+    return t[(slice(1, None, 3),) * t.dim()]
+
+
+def misaligned(t):
+    """Return the numbers of t one byte off where numbers may begin."""
+    room = bytearray(t.numel() * t.element_size() + 1)
+    return torch.frombuffer(room, dtype=t.dtype, offset=1).view(t.shape).copy_(t)
+
+
+VIEWS = {
+    "gaps everywhere": slices,
+    "columns of a wide tensor": lambda t: torch.cat([t] * 25, -1)[..., : t.shape[-1]],
+    "batch last": lambda t: t.movedim(0, -1).contiguous().movedim(-1, 0),
+    "negated lazily": lambda t: torch._neg_view(-t),
+    "one byte off": misaligned,
+    "large gaps": lambda t: torch.cat([t.unsqueeze(1)] * 40, 1)[:, 7],
+}
+
+
+@pytest.mark.parametrize("which", [0, 1, 2, 3], ids=["target", "logits", "means", "factors"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("view", VIEWS)
+def test_any_view_is_read_and_its_gradient_written_where_it_belongs(view, dtype, which):
+    made = mixture(130)
+    inputs = [made[name].to(dtype) for name in ("target", "logits", "means", "factors")]
+    inputs[which] = VIEWS[view](inputs[which])
+    for loss in (lambda *a: nll(*a).sum(), lambda *a: 130 * kernels.weighted_nll(*a)):
+        leaves = [t.detach().requires_grad_() for t in inputs]
+        value = loss(*leaves)
+        reference = [t.detach().double().requires_grad_() for t in inputs]
+        expected = -log_prob(*reference).sum()
+        assert_close(value.double(), expected, rtol=1e-5, atol=1e-5)
+        gradients = torch.autograd.grad(value, leaves)
+        exact = torch.autograd.grad(expected, reference)
+        tolerance = {"rtol": 2e-4, "atol": 1e-3} if dtype is torch.float32 else {}
+        assert_close(gradients, [g.to(dtype) for g in exact], **tolerance)
+
+
+@pytest.mark.parametrize("view", VIEWS)
+@pytest.mark.parametrize("which", ["features", "target"])
+def test_any_view_of_rows_for_a_head(view, which):
+    head = FullHead(F, D, K).double()
+    made = {"features": torch.randn(300, F).double(), "target": torch.randn(300, D).double()}
+    exact = {name: t.clone().requires_grad_() for name, t in made.items()}
+    expected = -log_prob(exact["target"], *head.parameters_of(exact["features"])).mean()
+    made[which] = VIEWS[view](made[which])
+    made = {name: t.detach().requires_grad_() for name, t in made.items()}
+    value = head.nll(made["features"], made["target"])
+    assert_close(value, expected)
+    assert_close(
+        torch.autograd.grad(value, list(made.values())),
+        torch.autograd.grad(expected, list(exact.values())),
+    )
+
+
+def test_columns_of_a_wide_tensor_get_their_gradient_by_a_head():
+    """The gradient's memory is that of two columns, not of the fifty they are taken from."""
+    whole = torch.randn(200, 50, requires_grad=True)
+    head, features = FullHead(4, 2, 2), torch.randn(200, 4)
+    head.nll(features, whole[:, :2]).backward()
+    target = whole.detach()[:, :2].clone().requires_grad_()
+    (-log_prob(target, *head.parameters_of(features))).mean().backward()
+    assert_close(whole.grad[:, :2], target.grad, rtol=1e-4, atol=1e-7)
+    assert not whole.grad[:, 2:].any()
+
+
+@pytest.mark.parametrize("level", ["x86-64-v4", "x86-64-v3", "baseline"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("threads", [1, 2])
+def test_sizes_around_every_block(level, dtype, threads):
+    """Every remainder of rows, components and dimensions, at every level of instructions."""
+    before, used = torch.get_num_threads(), native._module.level()
+    if not native._module.use(level):
+        pytest.skip("not on this machine")
+    try:
+        torch.set_num_threads(threads)
+        for rows in (1, 7, 8, 9, 63, 64, 65, 129):
+            for k, d in ((1, 1), (2, 3), (9, 4), (3, 8), (5, 9), (1, 17)):
+                made = [t.to(dtype) for t in mixture(rows, k, d).values()]
+                target, logits, means, factors, weights = made
+                for packed in (factors, factors[..., :d]):
+                    inputs = (target, logits, means, bounded_scales(packed, d, 0.1))
+                    value, gradients = native.total(*inputs, weights=weights, to_target=True)
+                    losses = -log_prob(*(t.double() for t in inputs))
+                    exact = (losses * weights).sum().to(dtype)
+                    assert_close(value, exact, rtol=1e-4, atol=1e-4)
+                    assert all(gradient.isfinite().all() for gradient in gradients)
+                    draws = sample(*inputs[1:], (9,))
+                    assert draws.isfinite().all()
+                    assert draws.shape == (9, rows, d)
+    finally:
+        native._module.use(used)
+        torch.set_num_threads(before)
