@@ -4,12 +4,8 @@ For any batch shape, dtype and device; differentiable. The order of arguments is
 logits, means, factors, as far as a function takes them.
 """
 
-from condens.functional.implicit import conditional_cdfs
-from condens.functional.losses import nll, report_printed_form, uniform_bound, weighted_bound
-from condens.functional.mixture import component_log_prob, log_prob, responsibilities
-from condens.functional.partial import partial_log_prob
-from condens.functional.sampling import rsample, sample
-from condens.functional.scores import crps
+from condens.functional import implicit, losses, mixture, partial, sampling, scores, univariate
+from condens.functional.shapes import checked
 from condens.functional.triangular import (
     bounded_scales,
     log_determinant,
@@ -19,7 +15,22 @@ from condens.functional.triangular import (
     unwhiten,
     whiten,
 )
-from condens.functional.univariate import cdf, icdf
+
+# Checked here, at the door: what comes from a mixture's own methods has been.
+cdf = checked(univariate.cdf, dimensions=1)
+component_log_prob = checked(mixture.component_log_prob)
+conditional_cdfs = checked(implicit.conditional_cdfs)
+crps = checked(scores.crps, dimensions=1)
+icdf = checked(univariate.icdf, dimensions=1)
+log_prob = checked(mixture.log_prob)
+nll = checked(losses.nll)
+partial_log_prob = checked(partial.partial_log_prob)
+report_printed_form = checked(losses.report_printed_form)
+responsibilities = checked(mixture.responsibilities)
+rsample = checked(sampling.rsample)
+sample = checked(sampling.sample)
+uniform_bound = checked(losses.uniform_bound)
+weighted_bound = checked(losses.weighted_bound)
 
 __all__ = [
     "bounded_scales",
