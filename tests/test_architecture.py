@@ -15,6 +15,7 @@ LAYERS = {
     "files": (0, set()),
     "functional": (1, {"torch"}),
     "kernels": (1, {"torch"}),
+    "tracing": (1, {"torch"}),
     "arguments": (2, {"torch", "numpy"}),
     "dimensions": (2, {"torch", "numpy"}),
     "gaussians": (2, {"torch"}),

@@ -261,14 +261,6 @@ def test_columns_of_a_frame_are_taken_by_name(library):
     assert_close(swapped, m.log_prob(values.flip(-1)), rtol=0, atol=0)
 
 
-@pytest.mark.parametrize("batch", [(), (4,), (1,), (3, 4)], ids=str)
-def test_in_one_dimension_values_may_come_without_their_axis(batch):
-    m = GaussianMixture(*random_parameters(batch, 3, 1))
-    values = torch.randn(*batch, 1, dtype=torch.float64)
-    for ask in (m.log_prob, m.cdf, m.crps, m.responsibilities):
-        assert_close(ask(values.squeeze(-1)), ask(values), rtol=0, atol=0)
-
-
 def test_quantiles_by_dimension():
     m = GaussianMixture(*random_parameters((4,), 3, 2), names=["lat", "lon"])
     levels = torch.tensor([[0.1], [0.9]], dtype=torch.float64)

@@ -2,88 +2,89 @@
 
 import math
 import operator
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from functools import wraps
+from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Generator, Tensor
 
-from condens.errors import ArgumentError, NotFiniteError, ShapeError, message
+from condens.errors import ArgumentError, KindError, NotFiniteError, ShapeError, message
 from condens.functional.dtypes import widen
 from condens.functional.low_rank import largest_ratio
+from condens.tracing import anywhere
+
+# Bytes that 48-bit pointers reach, half of which a process may have.
+ADDRESSABLE = 2**47
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 def as_tensor(name: str, value: Any, like: Tensor | None = None) -> Tensor:
     """Return value as a real floating tensor, on the device of `like`.
 
     Arrays keep their precision, and so do numbers that are asked about (`like` given):
-    answers are computed in double precision.
+    answers are computed in double precision. What an array masks is NaN.
     """
-    try:
-        if not isinstance(value, Tensor):
-            # torch warns of memory that may not be written, such as a data frame's.
-            array = value if like is None else np.require(np.asarray(value), requirements="W")
-            value = torch.as_tensor(array)
-            value = value if like is None else value.to(like.device)
-    except (TypeError, ValueError, RuntimeError):
-        came, expected = f"is {type(value).__name__}", "numbers were expected"
-        remedy = "Pass a tensor, an array or a list of numbers."
-        raise ArgumentError(message(name, came, expected, remedy)) from None
+    if not isinstance(value, Tensor):
+        try:
+            arrays = like is not None or hasattr(value, "__array__")
+            value = torch.as_tensor(_plain_array(value) if arrays else value)
+        except (TypeError, ValueError, RuntimeError, OverflowError):
+            came, expected = f"is {type(value).__name__}", "numbers were expected"
+            remedy = "Pass a tensor, an array or a list of numbers."
+            raise ArgumentError(message(name, came, expected, remedy)) from None
+        value = value if like is None else value.to(like.device)
+    if value.layout is not torch.strided or value.is_nested:
+        came = "is nested" if value.is_nested else f"has the layout {value.layout}"
+        expected = "an ordinary tensor was expected"
+        raise KindError(message(name, came, expected, "Pass its to_dense(), or pad it."))
     if value.is_complex():
         expected = "real numbers were expected"
         remedy = "Pass real and imaginary parts as two dimensions."
         raise ArgumentError(message(name, "is complex", expected, remedy))
     if not value.is_floating_point():
         value = value.to(torch.get_default_dtype() if like is None else like.dtype)
-    return value
+    return value if like is None else _on_device(name, value, like.device)
 
 
-def check_sizes(tensors: Mapping[str, Tensor], axes: Mapping[str, str]) -> None:
-    """Check that every tensor has the axes of one mixture, and as many components and dimensions.
-
-    `axes` names them, such as {"means": "K, D"}; the sizes of K and D are those of the means.
-    """
-    for name, event in axes.items():
-        check_axes(name, tensors[name], event)
-    means = tensors["means"]
-    components, dimensions = means.shape[-2:]
-    if components == 0 or dimensions == 0:
-        expected = "at least one component and one dimension were expected"
-        remedy = "Pass means with K ≥ 1 and D ≥ 1."
-        raise ShapeError(message("means", f"has shape {list(means.shape)}", expected, remedy))
-    for letter, size, word in (("K", components, "component"), ("D", dimensions, "dimension")):
-        for name, event in axes.items():
-            letters = event.split(", ")
-            if letter not in letters:
-                continue
-            count = tensors[name].shape[letters.index(letter) - len(letters)]
-            if count != size:
-                came, expected = f"has {count} {word}s", f"means has {size}"
-                remedy = f"Pass one entry of {name} for each {word} of means."
-                raise ShapeError(message(name, came, expected, remedy))
+def _plain_array(value: Any) -> Any:
+    """Return value as an array whose memory torch can share: native, aligned, writable."""
+    array = np.asarray(value)
+    if np.ma.isMaskedArray(value):
+        array = np.ma.filled(value.astype(np.float64), np.nan)
+    if array.dtype.kind == "f" and (array.dtype.itemsize > 8 or not array.dtype.isnative):
+        array = array.astype(np.float64)
+    # torch warns of memory that may not be written, such as a data frame's.
+    return np.require(array, requirements=["C", "W"])
 
 
-def check_batch(tensors: Mapping[str, Tensor], axes: Mapping[str, str]) -> torch.Size:
-    """Check that the axes before those of one mixture broadcast; return the batch shape."""
-    leading = [tensors[name].shape[: -len(event.split())] for name, event in axes.items()]
-    try:
-        return torch.broadcast_shapes(*leading)
-    except RuntimeError:
-        came = f"have shapes {', '.join(str(list(tensor.shape)) for tensor in tensors.values())}"
-        expected = "their leading (batch) axes must broadcast"
+def _on_device(name: str, value: Tensor, device: torch.device) -> Tensor:
+    if value.device == device:
+        return value
+    if value.dim() == 0 and not value.is_meta:  # a number, wherever it lies
+        return value.to(device)
+    came, expected = f"is on {value.device}", f"the mixture is on {device}"
+    raise ArgumentError(message(name, came, expected, f"Pass {name}.to({str(device)!r})."))
+
+
+def check_devices(tensors: Mapping[str, Tensor]) -> None:
+    """Check that tensors lie on one device."""
+    if len({tensor.device for tensor in tensors.values()}) > 1:
         *others, last = tensors
+        came = f"are on {', '.join(str(tensor.device) for tensor in tensors.values())}"
         which = f"{', '.join(others)} and {last}"
-        remedy = "Make the axes before K equal, or one."
-        raise ShapeError(message(which, came, expected, remedy)) from None
+        raise ArgumentError(message(which, came, "one device was expected", "Move them to one."))
 
 
-def check_axes(name: str, tensor: Tensor, event: str) -> None:
-    """Check that a tensor has at least the axes of one mixture."""
-    if tensor.dim() < len(event.split()):
-        came, expected = f"has shape {list(tensor.shape)}", f"[..., {event}] was expected"
-        remedy = "Add the missing axes: a single Gaussian has K = 1, one dimension has D = 1."
-        raise ShapeError(message(name, came, expected, remedy))
+def check_flag(name: str, flag: Any) -> bool | None:
+    """Check that something is True, False or None."""
+    if flag is not None and not isinstance(flag, bool):
+        came, expected = f"is {type(flag).__name__}", "True, False or None was expected"
+        raise KindError(message(name, came, expected, "Leave it out, or pass a bool."))
+    return flag
 
 
 def check_values(logits: Tensor, **others: Tensor) -> None:
@@ -91,9 +92,9 @@ def check_values(logits: Tensor, **others: Tensor) -> None:
     remedy = "Check what it was computed from; values beyond the dtype's range need float64."
     for name, tensor in others.items():
         check_finite(name, tensor, remedy)
-    if bool((logits.isnan() | logits.isposinf()).any()):
+    if anywhere(logits.isnan() | logits.isposinf()):
         check_finite("logits", logits.masked_fill(logits.isneginf(), 0), remedy)
-    if bool(logits.isneginf().all(-1).any()):
+    if anywhere(logits.isneginf().all(-1)):
         came = "is −inf for every component of a mixture"
         expected = "at least one component must have weight"
         raise NotFiniteError(
@@ -105,7 +106,7 @@ def check_log_scales(name: str, entry: str, log_scales: Tensor) -> None:
     """Check that scales given as logarithms fit the dtype."""
     # Half the exponent range: squares of the scales, and their inverses, exist too.
     largest = 0.5 * math.log(torch.finfo(log_scales.dtype).max)
-    if log_scales.numel() and float(log_scales.detach().abs().max()) > largest:
+    if anywhere(log_scales.detach().abs() > largest):
         came = f"has a {entry} of {float(log_scales.detach().abs().max()):.4g} in absolute value"
         expected = f"{log_scales.dtype} holds scales up to exp({largest:.4g})"
         remedy = "Standardise the target, or use float64."
@@ -125,13 +126,13 @@ def check_loadings(log_scales: Tensor, loadings: Tensor) -> None:
     largest = torch.finfo(loadings.dtype).max ** 0.5
     log_scales, loadings = widen(log_scales.detach(), loadings.detach())
     size = loadings.abs().amax(-1)
-    if size.numel() and float(size.max()) > largest:
+    if anywhere(size > largest):
         came = f"has an entry of {float(size.max()):.4g} in absolute value"
         expected = f"its dtype holds squares of up to {largest:.4g}"
         remedy = "Standardise the target, or use float64."
         raise NotFiniteError(message("loadings", came, expected, remedy))
     ratio, bound = size * (-log_scales).exp(), largest_ratio(loadings.dtype)
-    if ratio.numel() and float(ratio.max()) > bound:
+    if anywhere(ratio > bound):
         came = f"has an entry {float(ratio.max()):.2g} times its scale"
         expected = f"beyond {bound:.2g} double precision does not resolve the two"
         remedy = "Raise log_scales, for instance by a floor on the scales."
@@ -141,7 +142,7 @@ def check_loadings(log_scales: Tensor, loadings: Tensor) -> None:
 def check_finite(name: str, tensor: Tensor, remedy: str) -> None:
     """Refuse NaN and infinities, and tell where the first one is."""
     bad = ~tensor.isfinite()
-    if bool(bad.any()):
+    if anywhere(bad):
         where = bad.nonzero()[0].tolist()
         came = f"has {int(bad.sum())} value(s) that are NaN or infinite, the first at index {where}"
         raise NotFiniteError(message(name, came, "finite numbers were expected", remedy))
@@ -150,45 +151,104 @@ def check_finite(name: str, tensor: Tensor, remedy: str) -> None:
 def check_event(
     name: str, value: Any, batch: torch.Size, means: Tensor, *, allow_nan: bool
 ) -> Tensor:
-    """Return value as a tensor [..., D] that broadcasts against the batch.
+    """Return value as a tensor [..., D] whose leading axes broadcast against the batch.
 
-    For D = 1 a number for each member of the batch, without the last axis, will do.
+    In one dimension the event's axis may be left out, see `with_event_axis`.
     """
-    value, dimensions = as_tensor(name, value, means), means.shape[-1]
-    came = f"has shape {list(value.shape)}"
-    if dimensions == 1 and value.shape == batch and value.shape[-1:] != (1,):
-        value = value.unsqueeze(-1)
+    given, dimensions = as_tensor(name, value, means), means.shape[-1]
+    value = with_event_axis(name, given, batch) if dimensions == 1 else given
     if value.dim() == 0 or value.shape[-1] != dimensions:
-        expected = f"its last axis must hold the {dimensions} dimension(s) of the mixture"
-        remedy = (
-            f"Add the axis: {name}[..., None]."
-            if dimensions == 1
-            else "Pass every dimension, or take marginal(dims) first."
-        )
+        came = f"has shape {list(given.shape)}"
+        expected = f"its last axis must hold the {dimensions} dimensions of the mixture"
+        remedy = "Pass every dimension, or take marginal(dims) first."
         raise ShapeError(message(name, came, expected, remedy))
-    check_leading(name, value.shape, value.shape[:-1], batch)
-    if not allow_nan and bool(value.isnan().any()):
+    check_leading(name, given.shape, value.shape[:-1], batch, event=(dimensions,))
+    if not allow_nan and anywhere(value.isnan()):
         expected = "a density is defined for numbers only"
         remedy = "Drop those rows, or take marginal(dims) over the dimensions that were observed."
         raise NotFiniteError(message(name, "has NaN", expected, remedy))
     return value
 
 
-def check_leading(name: str, shape: torch.Size, leading: torch.Size, batch: torch.Size) -> None:
-    """Check that the leading axes of a shape broadcast against the batch shape."""
+def with_event_axis(name: str, value: Tensor, batch: torch.Size) -> Tensor:
+    """Return numbers of a one-dimensional mixture with the axis of their event, [..., 1].
+
+    A last axis of size one is that axis; every other shape lacks it, and the numbers broadcast
+    against the batch as they are. What follows is that a shape equal to the batch's is a number
+    for each member:
+
+        batch   value      read as        answer
+        []      [200]      [200, 1]       [200]
+        []      [200, 1]   as it is       [200]
+        [4]     []         [1]            [4]
+        [4]     [4]        [4, 1]         [4]
+        [4]     [4, 1]     as it is       [4]
+        [4]     [200, 4]   [200, 4, 1]    [200, 4]
+        [4]     [200]      refused: [200, 1, 1] gives every member the same points
+        [4]     [3, 1]     refused: three rows for four members
+        [1]     [200, 1]   as it is       [200]
+        [4, 1]  [3, 4, 1]  [3, 4, 1, 1]   [3, 4, 1]
+        [4, 1]  [4, 1]     refused: a number for each member, or four for each
+
+    A batch may itself end in axes of size one. A value that ends in no more of them leaves
+    both readings open: the one that fits is taken, that with the axis where both give the same
+    numbers, and where they give different ones the value is refused.
+    """
+    ones = _last_ones(value.shape)
+    if ones == 0:
+        return value.unsqueeze(-1)
+    if ones > _last_ones(batch):
+        return value
+    with_axis, without = broadcast(value.shape[:-1], batch), broadcast(value.shape, batch)
+    every = value.numel() * batch.numel()
+    if with_axis and without and not with_axis.numel() == without.numel() == every:
+        came = f"has shape {list(value.shape)}"
+        expected = f"beside the batch shape {list(batch)} its last axis may be the event's or not"
+        shape = [*value.shape[:-1], *[1] * (1 + len(batch))]
+        remedy = (
+            f"Pass {name}[..., None] if it is not, or {name}.reshape({shape}) for the same "
+            "numbers in every member."
+        )
+        raise ShapeError(message(name, came, expected, remedy))
+    return value.unsqueeze(-1) if with_axis is None and without else value
+
+
+def _last_ones(shape: torch.Size) -> int:
+    """Return how many axes of size one a shape ends in."""
+    return next((i for i, size in enumerate(reversed(shape)) if size != 1), len(shape))
+
+
+def broadcast(*shapes: torch.Size) -> torch.Size | None:
+    """Return the shape that shapes broadcast to, if they do."""
     try:
-        torch.broadcast_shapes(leading, batch)
+        return torch.broadcast_shapes(*shapes)
     except RuntimeError:
+        return None
+
+
+def check_leading(
+    name: str,
+    shape: torch.Size,
+    leading: torch.Size,
+    batch: torch.Size,
+    *,
+    event: Sequence[int] = (),
+) -> None:
+    """Check that the leading axes of a shape, which `event` follows, broadcast with the batch."""
+    if broadcast(leading, batch) is None:
         came = f"has shape {list(shape)}"
         expected = f"its leading axes must broadcast against the batch shape {list(batch)}"
-        remedy = "Put further axes in front of the batch's, and give each batch axis its size or 1."
-        raise ShapeError(message(name, came, expected, remedy)) from None
+        remedy = (
+            f"End it in {[*batch, *event]} for one to each member, or in "
+            f"{[*[1] * len(batch), *event]} for the same in all; put further axes in front."
+        )
+        raise ShapeError(message(name, came, expected, remedy))
 
 
 def check_probabilities(value: Any, batch: torch.Size, means: Tensor) -> Tensor:
     """Return value as a tensor of probabilities that broadcasts against the batch."""
     levels = as_tensor("value", value, means)
-    if bool((~((levels >= 0) & (levels <= 1))).any()):
+    if anywhere(~((levels >= 0) & (levels <= 1))):
         came, expected = "has an entry outside [0, 1]", "probabilities were expected"
         raise ArgumentError(message("value", came, expected, "For the median, pass 0.5."))
     check_leading("value", levels.shape, levels.shape, batch)
@@ -209,17 +269,18 @@ def check_affine(linear: Any, loc: Any, means: Tensor, batch: torch.Size) -> tup
         expected = f"a number, [{dimensions}] or [..., M, {dimensions}] with M ≤ {dimensions} fits"
         remedy = "More outputs than dimensions have no density."
         raise ShapeError(message(name, came, expected, remedy))
-    if linear.dim() == 1 and bool((linear == 0).any()):
+    if linear.dim() == 1 and anywhere(linear == 0):
         came, expected = "has a zero", "a dimension scaled by zero has no density"
         remedy = "Drop that dimension with marginal(dims)."
         raise ArgumentError(message(name, came, expected, remedy))
     if linear.dim() > 1:
-        check_leading(name, linear.shape, linear.shape[:-2], batch)
+        check_leading(name, linear.shape, linear.shape[:-2], batch, event=linear.shape[-2:])
     if loc.dim() and loc.shape[-1] != rows:
         came, expected = f"has shape {list(loc.shape)}", f"the map has {rows} output(s)"
         raise ShapeError(message("loc", came, expected, f"Pass a number or [{rows}]."))
     leading = linear.shape[:-2] if linear.dim() > 1 else torch.Size()
-    check_leading("loc", loc.shape, loc.shape[:-1], torch.broadcast_shapes(leading, batch))
+    batch = torch.broadcast_shapes(leading, batch)
+    check_leading("loc", loc.shape, loc.shape[:-1], batch, event=(rows,))
     return linear, loc.expand(*loc.shape[:-1], rows)
 
 
@@ -227,7 +288,7 @@ def check_direction(direction: Any, means: Tensor, batch: torch.Size) -> Tensor:
     """Return a direction as a tensor [..., D] that is nowhere zero."""
     direction = check_event("direction", direction, batch, means, allow_nan=False)
     check_finite("direction", direction, "Check how it was computed.")
-    if bool((direction == 0).all(-1).any()):
+    if anywhere((direction == 0).all(-1)):
         expected = "a projection needs a direction"
         remedy = "Pass one with an entry that is not zero."
         raise ArgumentError(message("direction", "is zero", expected, remedy))
@@ -238,12 +299,25 @@ def check_mass(name: str, mass: float) -> float:
     """Check that a probability mass lies strictly between 0 and 1."""
     try:
         number = float(mass)
-    except (TypeError, ValueError, RuntimeError):
+    except (TypeError, ValueError, RuntimeError, OverflowError):
         number = math.nan
     if not 0 < number < 1:
-        expected = "one number between 0 and 1, both excluded, was expected"
-        raise ArgumentError(message(name, f"is {mass}", expected, "For 90 %, pass 0.9."))
+        raise _no_mass(name, f"is {mass}", "one number")
     return number
+
+
+def check_masses(name: str, masses: Any, batch: torch.Size, means: Tensor) -> Tensor:
+    """Return masses strictly between 0 and 1 as a tensor that broadcasts against the batch."""
+    masses = as_tensor(name, masses, means)
+    if anywhere(~((masses > 0) & (masses < 1))):
+        raise _no_mass(name, f"is {masses.tolist()}", "numbers")
+    check_leading(name, masses.shape, masses.shape, batch)
+    return masses
+
+
+def _no_mass(name: str, came: str, what: str) -> ArgumentError:
+    expected = f"{what} between 0 and 1, both excluded, were expected"
+    return ArgumentError(message(name, came, expected, "For 90 %, pass 0.9."))
 
 
 def check_count(name: str, count: int, *, mass: float | None = None) -> int:
@@ -262,13 +336,53 @@ def check_count(name: str, count: int, *, mass: float | None = None) -> int:
 
 
 def check_shape(name: str, shape: Any) -> tuple[int, ...]:
-    """Check a shape of samples."""
+    """Check a shape, such as that of samples."""
     try:
         sizes = tuple(operator.index(size) for size in shape)
-    except TypeError:
+    except (TypeError, RuntimeError):
         sizes = (-1,)
     if any(size < 0 for size in sizes):
-        expected = "a tuple of sizes was expected"
+        expected = "a tuple of whole numbers, none of them negative, was expected"
         remedy = "For 1000 draws, pass (1000,)."
         raise ShapeError(message(name, f"is {shape!r}", expected, remedy))
     return sizes
+
+
+def check_room(name: str, came: Any, shape: Sequence[int], like: Tensor) -> None:
+    """Check that numbers of a shape are not more than memory can ever hold."""
+    # An axis without entries frees no other one: torch multiplies the sizes all the same.
+    size = math.prod(max(size, 1) for size in shape) * like.element_size()
+    if size > ADDRESSABLE:
+        expected = f"no process can have the 2**{size.bit_length() - 1} bytes that it takes"
+        raise ShapeError(message(name, f"is {came}", expected, "Ask for less at a time."))
+
+
+def within_memory(method: Callable[P, R]) -> Callable[P, R]:
+    """Return a method that names the error where its draws do not fit into memory."""
+
+    @wraps(method)
+    def door(*args: P.args, **options: P.kwargs) -> R:
+        try:
+            return method(*args, **options)
+        except RuntimeError as error:
+            if "DefaultCPUAllocator" not in str(error):
+                raise
+            came, expected = "do not fit into memory", "torch could not have as much"
+            remedy = "Ask for fewer at a time, or for part of the batch."
+            raise ShapeError(message("the draws", came, expected, remedy)) from error
+
+    return door
+
+
+def check_generator(generator: Any, device: torch.device) -> None:
+    """Check that a generator, if there is one, draws on the device."""
+    if generator is None:
+        return
+    if not isinstance(generator, Generator):
+        came, expected = f"is {type(generator).__name__}", "a torch.Generator was expected"
+        remedy = "Pass torch.Generator().manual_seed(0), or None to use torch's own."
+        raise KindError(message("generator", came, expected, remedy))
+    if generator.device.type != device.type:
+        came, expected = f"draws on {generator.device}", f"the mixture is on {device}"
+        remedy = f"Pass torch.Generator({device.type!r})."
+        raise ArgumentError(message("generator", came, expected, remedy))

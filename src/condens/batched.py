@@ -1,5 +1,6 @@
 """What a batch of mixtures is, before any question: tensors, names, batch axes."""
 
+import copy
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import reduce
@@ -10,9 +11,9 @@ from torch import Tensor
 from torch.distributions import Distribution, constraints
 
 from condens import arguments, gaussians
-from condens.dimensions import check_names, in_order
-from condens.errors import ArgumentError, DimensionError, ShapeError, message
-from condens.functional import mixture
+from condens.dimensions import check_names, in_order, listed
+from condens.errors import ArgumentError, DimensionError, KindError, ShapeError, message
+from condens.functional import mixture, shapes
 
 
 class BatchedMixture(Distribution, ABC):
@@ -36,9 +37,10 @@ class BatchedMixture(Distribution, ABC):
             name: arguments.as_tensor(name, value)
             for name, value in zip(self._axes, parameters, strict=True)
         }
-        arguments.check_sizes(tensors, self._axes)
+        shapes.check_sizes(tensors, self._axes)
+        arguments.check_devices(tensors)
         self._check_sizes(**tensors)
-        batch = arguments.check_batch(tensors, self._axes)
+        batch = shapes.check_batch(tensors, self._axes)
         dtype = reduce(torch.promote_types, (tensor.dtype for tensor in tensors.values()))
         expanded = mixture.expand_batch(list(tensors.values()), self._event_axes())
         for name, tensor in zip(self._axes, expanded, strict=True):
@@ -46,12 +48,23 @@ class BatchedMixture(Distribution, ABC):
         self.names = check_names(names, self.dimensions)
         # Our own checks in place of torch's: they tell what to do, and admit an empty batch.
         super().__init__(batch, self.means.shape[-1:], validate_args=False)
-        self._validate_args = (
-            Distribution._validate_args if validate_args is None else validate_args
-        )
+        flag = arguments.check_flag("validate_args", validate_args)
+        self._validate_args = Distribution._validate_args if flag is None else flag
         if self._validate_args:
-            arguments.check_values(**{name: getattr(self, name) for name in self._axes})
-            self._check_range()
+            self._check_parameters()
+
+    def _check_parameters(self) -> None:
+        """Refuse parameters that are not numbers, or cannot be computed with."""
+        arguments.check_values(**{name: getattr(self, name) for name in self._axes})
+        self._check_range()
+
+    def _validated(self, validate_args: bool) -> Self:
+        """Return the same mixture, with the checks of it and of what is asked on or off."""
+        new = copy.copy(self)
+        new._validate_args = validate_args
+        if validate_args and not self._validate_args:
+            new._check_parameters()
+        return new
 
     # What the structure of the covariances decides.
 
@@ -124,7 +137,7 @@ class BatchedMixture(Distribution, ABC):
         >>> GaussianMixture.ensemble([m, m, m]).components
         6
         """
-        members = list(members)
+        members = check_members(cls, members)
         batch = cls._common_batch(members)
         first = members[0]
         if weights is None:
@@ -140,10 +153,6 @@ class BatchedMixture(Distribution, ABC):
 
     @classmethod
     def _common_batch(cls, members: Sequence[Self]) -> torch.Size:
-        if not members or not all(isinstance(member, cls) for member in members):
-            came = f"is {members!r}"
-            expected = f"at least one {cls.__name__}, and nothing else, was expected"
-            raise ArgumentError(message("members", came, expected, "Pass a list of mixtures."))
         batch, first = members[0].batch_shape, members[0]
         for member in members:
             if member.event_shape != first.event_shape or member.names != first.names:
@@ -159,12 +168,36 @@ class BatchedMixture(Distribution, ABC):
         new: Self = self._get_checked_instance(  # type: ignore[no-untyped-call]
             type(self), _instance
         )
-        batch = torch.Size(batch_shape)
+        batch = self._expandable(batch_shape)
         for name, axes in zip(self._axes, self._event_axes(), strict=True):
             setattr(new, name, getattr(self, name).expand(*batch, *[-1] * axes))
         new.names = self.names
         Distribution.__init__(new, batch, self.event_shape, validate_args=False)
         new._validate_args = self._validate_args
+        return new
+
+    def _expandable(self, batch_shape: Any) -> torch.Size:
+        """Return a shape that the batch shape can be expanded to."""
+        batch = torch.Size(arguments.check_shape("batch_shape", batch_shape))
+        if arguments.broadcast(batch, self.batch_shape) != batch:
+            came, expected = f"is {list(batch)}", f"the mixture has {list(self.batch_shape)}"
+            remedy = "Keep its axes, those of size one at any size, and put more in front."
+            raise ShapeError(message("batch_shape", came, expected, remedy))
+        return batch
+
+    def _tree(self) -> tuple[list[Any], Any]:
+        context = {"names": self.names and list(self.names), "validate_args": self._validate_args}
+        return list(self.parameters), context
+
+    @classmethod
+    def _from_tree(cls, leaves: Iterable[Any], context: Any) -> Self:
+        new = cls.__new__(cls)
+        vars(new).update(zip(cls._axes, leaves, strict=True))
+        new.names = context["names"] and tuple(context["names"])
+        # Whoever maps over a tree may put anything in place of its tensors.
+        shape = getattr(new.means, "shape", torch.Size((0, 0)))
+        Distribution.__init__(new, shape[:-2], shape[-1:], validate_args=False)
+        new._validate_args = context["validate_args"]
         return new
 
     def __getitem__(self, index: Any) -> Self:
@@ -193,7 +226,11 @@ class BatchedMixture(Distribution, ABC):
 
     def to(self, *args: Any, **kwargs: Any) -> Self:
         """Return the mixture with other device or dtype, as `Tensor.to` takes them."""
-        return self._with([tensor.to(*args, **kwargs) for tensor in self.parameters], self.names)
+        moved = [tensor.to(*args, **kwargs) for tensor in self.parameters]
+        if not moved[0].is_floating_point():
+            came, expected = f"is {moved[0].dtype}", "a mixture has real numbers"
+            raise KindError(message("dtype", came, expected, "Pass torch.float32 or float64."))
+        return self._with(moved, self.names)
 
     def __repr__(self) -> str:
         parts = [
@@ -235,3 +272,13 @@ class BatchedMixture(Distribution, ABC):
             came, expected = f"has {self.dimensions} dimensions", f"{method} needs exactly one"
             remedy = "Take marginal(dim) or project(direction) first."
             raise DimensionError(message("the mixture", came, expected, remedy))
+
+
+def check_members(kind: Any, members: Any) -> list[Any]:
+    """Return the members of an ensemble, all of one kind of mixture."""
+    found = listed(members)
+    if not found or not all(isinstance(member, kind) for member in found):
+        came = f"is {found if found is not None else members!r}"
+        expected = f"at least one {kind.__name__}, and nothing else, was expected"
+        raise ArgumentError(message("members", came, expected, "Pass a list of mixtures."))
+    return found

@@ -18,6 +18,7 @@ from torch import Generator, Tensor
 from condens import arguments
 from condens.errors import ArgumentError, NotFiniteError, ShapeError, message
 from condens.functional.estimates import Estimate
+from condens.tracing import anywhere
 
 # Draws that a row's density is ranked among; scores come in steps of one in so many.
 DRAWS = 1000
@@ -48,7 +49,7 @@ class Region:
         With one target its axis may be left out: [..., n].
         """
         levels = self.mixture.log_prob(value)
-        if bool(levels.isnan().any()):
+        if anywhere(levels.isnan()):
             came, expected = "has a density that is NaN", "points without gaps were expected"
             raise NotFiniteError(message("value", came, expected, "Leave such rows out."))
         inside: Tensor = levels >= self.log_threshold

@@ -21,19 +21,28 @@ def resolve_dimensions(
     names: Sequence[str] | None,
 ) -> list[int]:
     """Return dimensions given by index or name as indices, each once."""
-    if isinstance(dims, Tensor | np.ndarray):
-        dims = dims.tolist()
-    listed = [dims] if isinstance(dims, str) or not isinstance(dims, Iterable) else list(dims)
-    if not listed:
+    found = None if isinstance(dims, str) else listed(dims)
+    if found is None:
+        found = [dims]
+    if not found:
         expected = "at least one dimension was expected"
         remedy = f"Pass indices from 0 to {dimensions - 1}" + (" or names." if names else ".")
         raise DimensionError(message(argument, "is empty", expected, remedy))
-    resolved = [_resolve(argument, d, dimensions, names) for d in listed]
+    resolved = [_resolve(argument, d, dimensions, names) for d in found]
     if len(set(resolved)) < len(resolved):
         repeated = next(d for d in resolved if resolved.count(d) > 1)
         came = f"names dimension {names[repeated] if names else repeated!r} twice"
         raise DimensionError(message(argument, came, "each may occur once", "Remove one of them."))
     return resolved
+
+
+def listed(values: Any) -> list[Any] | None:
+    """Return the entries of anything that has some, arrays and tensors as plain numbers."""
+    try:
+        found = values.tolist() if isinstance(values, Tensor | np.ndarray) else list(values)
+    except (TypeError, RuntimeError):
+        return None
+    return found if isinstance(found, list) else None
 
 
 def _resolve(argument: str, dim: Dimension, dimensions: int, names: Sequence[str] | None) -> int:
@@ -46,7 +55,7 @@ def _resolve(argument: str, dim: Dimension, dimensions: int, names: Sequence[str
     try:
         # A mask is not a list of indices, though Python would count True as 1.
         index = operator.index(None if isinstance(dim, bool | np.bool_) else dim)  # type: ignore[arg-type]
-    except TypeError:
+    except (TypeError, RuntimeError):
         expected = "a dimension is an index or a name"
         remedy = f"Pass indices from 0 to {dimensions - 1}."
         raise DimensionError(message(argument, f"has {dim!r}", expected, remedy)) from None
@@ -62,7 +71,7 @@ def check_names(names: Iterable[str] | None, dimensions: int) -> tuple[str, ...]
     if names is None:
         return None
     came, expected = f"is {names!r}", f"{dimensions} distinct name(s) were expected"
-    names = tuple(names) if isinstance(names, Iterable) and not isinstance(names, str) else ()
+    names = () if isinstance(names, str) else tuple(listed(names) or ())
     distinct = {name for name in names if isinstance(name, str)}
     if len(names) != dimensions or len(distinct) != dimensions:
         raise DimensionError(message("names", came, expected, "Pass one name for each dimension."))

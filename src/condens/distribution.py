@@ -30,9 +30,12 @@ from condens.functional.algebra import Parameters
 from condens.functional.dtypes import widen
 from condens.functional.estimates import Estimate
 from condens.functional.modes import Modes
+from condens.functional.partial import partial_log_prob
 from condens.sampled import SampledMixture
+from condens.tracing import anywhere, traceable
 
 
+@traceable
 class GaussianMixture(BatchedMixture, SampledMixture):
     """A batch of Gaussian mixtures with full or diagonal covariances.
 
@@ -48,7 +51,7 @@ class GaussianMixture(BatchedMixture, SampledMixture):
         validate_args: as in every `torch.distributions.Distribution`.
 
     The leading axes broadcast to the batch shape. An event has its axis: a one-dimensional
-    mixture has event shape [1], though a value for each member of the batch may come without.
+    mixture has event shape [1], though values may come without it (`arguments.with_event_axis`).
     Values may be tensors, arrays, lists or data frames. Answers have the dtype of the mixture
     and are computed in double precision. Every answer that is estimated rather than computed
     comes as an `Estimate(value, standard_error)`, `entropy` included.
@@ -218,13 +221,15 @@ class GaussianMixture(BatchedMixture, SampledMixture):
         """Return the probability of each component given value [..., K]."""
         return mixture.responsibilities(self._event(value), *self.parameters)
 
+    @arguments.within_memory
     def sample(
         self, sample_shape: Sequence[int] = (), *, generator: Generator | None = None
     ) -> Tensor:
         """Draw `[*sample_shape, *batch_shape, D]`."""
-        shape = arguments.check_shape("sample_shape", sample_shape)
+        shape = self._shape(sample_shape, generator)
         return sampling.sample(*self.parameters, shape, generator=generator)
 
+    @arguments.within_memory
     def rsample(
         self, sample_shape: Sequence[int] = (), *, generator: Generator | None = None
     ) -> Tensor:
@@ -234,7 +239,7 @@ class GaussianMixture(BatchedMixture, SampledMixture):
         Weight moves between components through the density between them: where they
         hardly overlap, no practical number of draws shows the logits' gradient.
         """
-        shape = arguments.check_shape("sample_shape", sample_shape)
+        shape = self._shape(sample_shape, generator)
         return sampling.rsample(*self.parameters, shape, generator=generator)
 
     # New mixtures from this one.
@@ -273,7 +278,7 @@ class GaussianMixture(BatchedMixture, SampledMixture):
         if linear.dim() == 1:
             return self._with(algebra.affine_scale(*self.parameters, linear, loc), self.names)
         image, slack = algebra.affine_matrix(*self.parameters, linear, loc)
-        if not bool((slack > self._resolution(linear)).all()):
+        if anywhere(~(slack > self._resolution(linear))):
             came, expected = "does not have full row rank", "its outputs would depend on each other"
             remedy = "Drop the rows that are combinations of others."
             raise NotPositiveDefiniteError(message("matrix_or_scale", came, expected, remedy))
@@ -302,7 +307,7 @@ class GaussianMixture(BatchedMixture, SampledMixture):
         """
         quotient, slack = algebra.divide(*self.parameters, *self._gaussian(gaussian))
         narrow = ~(slack > self._resolution(self.means))
-        if bool(narrow.any()):
+        if anywhere(narrow):
             where = narrow.nonzero()[0].tolist()
             came = f"is not wider than the component at index {where} in every direction"
             expected = "the quotient would grow without bound"
@@ -327,14 +332,16 @@ class GaussianMixture(BatchedMixture, SampledMixture):
         levels = arguments.check_probabilities(value, self.batch_shape, self.means)
         return univariate.icdf(levels, *self.parameters)
 
-    def interval(self, mass: float) -> tuple[Tensor, Tensor]:
-        """Return the ends [..., 1] of the interval that leaves (1 − mass)/2 on either side."""
+    def interval(self, mass: Any) -> tuple[Tensor, Tensor]:
+        """Return the ends of the interval that leaves (1 − mass)/2 on either side.
+
+        Shapes: mass [...] → [..., 1] twice, as `icdf` takes probabilities.
+        """
         self._require_one_dimension("interval")
-        tail = 0.5 * (1 - arguments.check_mass("mass", mass))
-        level = torch.tensor(tail, dtype=torch.float64, device=self.device)
+        tail = 0.5 * (1 - widen(arguments.check_masses("mass", mass, self.batch_shape, self.means)))
         # The upper end through the mirror image: 1 − tail has lost the tail's digits.
-        mirrored = univariate.icdf(level, self.logits, -self.means, self.factors)
-        return univariate.icdf(level, *self.parameters), -mirrored
+        mirrored = univariate.icdf(tail, self.logits, -self.means, self.factors)
+        return univariate.icdf(tail, *self.parameters), -mirrored
 
     def crps(self, value: Any) -> Tensor:
         """Return the exact continuous ranked probability score; value [..., 1] → [...]."""
@@ -350,13 +357,15 @@ class GaussianMixture(BatchedMixture, SampledMixture):
         """
         return mode_search.modes(*self.parameters)
 
+    @arguments.within_memory
     def entropy(  # type: ignore[override]  # an estimate is not passed off as exact
         self, *, n_samples: int = 10_000, generator: Generator | None = None
     ) -> Estimate:
         """Estimate the differential entropy; exact for one component. Differentiable."""
-        count = arguments.check_count("n_samples", n_samples)
+        count = self._count(n_samples, generator)
         return estimates.entropy(*self.parameters, count, generator=generator)
 
+    @arguments.within_memory
     def kl_divergence(
         self, other: Distribution, *, n_samples: int = 10_000, generator: Generator | None = None
     ) -> Estimate:
@@ -370,7 +379,7 @@ class GaussianMixture(BatchedMixture, SampledMixture):
         if gaussian is not None:
             exact = estimates.gaussian_kl(self.means[..., 0, :], self.factors[..., 0, :], *gaussian)
             return Estimate(exact, torch.zeros_like(exact))
-        count = arguments.check_count("n_samples", n_samples)
+        count = self._count(n_samples, generator)
         wide = self.expand(torch.broadcast_shapes(self.batch_shape, other.batch_shape))
         return estimates.kl_divergence(*wide.parameters, other.log_prob, count, generator=generator)
 
@@ -382,6 +391,9 @@ class GaussianMixture(BatchedMixture, SampledMixture):
     def _check_range(self) -> None:
         log_diagonal = self.factors[..., : self.dimensions]
         arguments.check_log_scales("factors", "log-diagonal", log_diagonal)
+
+    def _masked_log_prob(self, value: Tensor) -> Tensor:
+        return partial_log_prob(value, *self.parameters)
 
     def _exact_score(self, target: Tensor) -> Tensor | None:
         return self.crps(target) if self.dimensions == 1 else None

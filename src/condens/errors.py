@@ -37,8 +37,8 @@ class NotADensityError(ArgumentError):
     """A result that would not be a density, such as a quotient that grows without bound."""
 
 
-class NoClosedFormError(CondensError):
-    """An exact answer was asked for where only an estimate exists."""
+class NoClosedFormError(CondensError, NotImplementedError):
+    """An exact answer was asked for where only an estimate exists, or none at all."""
 
 
 class TrainingError(CondensError):

@@ -13,9 +13,10 @@ from torch.distributions import (
     Normal,
 )
 
-from condens.arguments import as_tensor, check_axes, check_finite
+from condens.arguments import as_tensor, check_finite
 from condens.errors import ArgumentError, NotPositiveDefiniteError, ShapeError, message
 from condens.functional.dtypes import widen
+from condens.functional.shapes import check_axes
 from condens.functional.triangular import (
     from_square_root,
     inverse_factors,
@@ -23,6 +24,7 @@ from condens.functional.triangular import (
     triangularise,
     unpack,
 )
+from condens.tracing import anywhere
 
 
 def check_components(
@@ -47,7 +49,7 @@ def check_components(
 
 def log_weights(weights: Tensor) -> Tensor:
     """Return logits of weights; a weight of zero becomes −inf, with a gradient of zero."""
-    if bool((~(weights >= 0) | weights.isinf()).any()) or bool((weights.sum(-1) <= 0).any()):
+    if anywhere(~(weights >= 0) | weights.isinf()) or anywhere(weights.sum(-1) <= 0):
         came = "has an entry that is negative or not finite, or sums to zero"
         expected = "each weight must be 0 or more, and one of them positive"
         raise ArgumentError(message("weights", came, expected, "Pass exp of log weights."))
@@ -58,14 +60,14 @@ def log_weights(weights: Tensor) -> Tensor:
 def cholesky(name: str, matrices: Tensor) -> Tensor:
     """Return the lower Cholesky factor of symmetric positive definite matrices, in double."""
     size = matrices.abs().amax((-1, -2), keepdim=True)
-    if bool(((matrices - matrices.mT).abs() > 1e3 * torch.finfo(matrices.dtype).eps * size).any()):
+    if anywhere((matrices - matrices.mT).abs() > 1e3 * torch.finfo(matrices.dtype).eps * size):
         came, expected = "is not symmetric", "symmetric matrices were expected"
         raise NotPositiveDefiniteError(
             message(name, came, expected, "Pass 0.5 * (matrix + matrix.mT) if that is meant.")
         )
     wide = widen(matrices)
     root, info = torch.linalg.cholesky_ex(wide)
-    if bool((info != 0).any()):
+    if anywhere(info != 0):
         where = (info != 0).nonzero()[0].tolist()
         lowest = float(torch.linalg.eigvalsh(wide[tuple(where)].detach())[0])
         came = f"at index {where} has the smallest eigenvalue {lowest:.4g}"
@@ -77,7 +79,7 @@ def cholesky(name: str, matrices: Tensor) -> Tensor:
 
 def check_lower(name: str, roots: Tensor) -> None:
     """Check that matrices are lower triangular with a positive diagonal."""
-    if bool((roots.triu(1) != 0).any()) or bool((roots.diagonal(dim1=-2, dim2=-1) <= 0).any()):
+    if anywhere(roots.triu(1) != 0) or anywhere(roots.diagonal(dim1=-2, dim2=-1) <= 0):
         came = "is not lower triangular with a positive diagonal"
         expected = "Cholesky factors of covariances were expected"
         remedy = "Pass torch.linalg.cholesky(covariances), or use from_covariances."

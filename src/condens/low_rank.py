@@ -16,8 +16,10 @@ from condens.functional import low_rank_algebra as algebra
 from condens.functional.estimates import Estimate
 from condens.functional.low_rank_algebra import Parameters
 from condens.sampled import SampledMixture
+from condens.tracing import traceable
 
 
+@traceable
 class LowRankMixture(BatchedMixture, SampledMixture):
     """A batch of Gaussian mixtures with diagonal plus low-rank covariances.
 
@@ -146,18 +148,20 @@ class LowRankMixture(BatchedMixture, SampledMixture):
         """Return the probability of each component given value [..., K]."""
         return low_rank.responsibilities(self._event(value), *self.parameters)
 
+    @arguments.within_memory
     def sample(
         self, sample_shape: Sequence[int] = (), *, generator: Generator | None = None
     ) -> Tensor:
         """Draw `[*sample_shape, *batch_shape, D]`."""
-        shape = arguments.check_shape("sample_shape", sample_shape)
+        shape = self._shape(sample_shape, generator)
         return low_rank.sample(*self.parameters, shape, generator=generator)
 
+    @arguments.within_memory
     def entropy(  # type: ignore[override]  # an estimate is not passed off as exact
         self, *, n_samples: int = 10_000, generator: Generator | None = None
     ) -> Estimate:
         """Estimate the differential entropy; exact for one component. Differentiable."""
-        count = arguments.check_count("n_samples", n_samples)
+        count = self._count(n_samples, generator)
         return low_rank.entropy(*self.parameters, count, generator=generator)
 
     # New mixtures from this one.
@@ -210,8 +214,11 @@ class LowRankMixture(BatchedMixture, SampledMixture):
         """
         return self._one_dimension("icdf").icdf(value)
 
-    def interval(self, mass: float) -> tuple[Tensor, Tensor]:
-        """Return the ends [..., 1] of the interval that leaves (1 − mass)/2 on either side."""
+    def interval(self, mass: Any) -> tuple[Tensor, Tensor]:
+        """Return the ends of the interval that leaves (1 − mass)/2 on either side.
+
+        Shapes: mass [...] → [..., 1] twice, as `icdf` takes probabilities.
+        """
         return self._one_dimension("interval").interval(mass)
 
     def crps(self, value: Any) -> Tensor:
@@ -257,6 +264,9 @@ class LowRankMixture(BatchedMixture, SampledMixture):
     def _check_range(self) -> None:
         arguments.check_log_scales("log_scales", "log scale", self.log_scales)
         arguments.check_loadings(self.log_scales, self.loadings)
+
+    def _masked_log_prob(self, value: Tensor) -> Tensor:
+        return low_rank.partial_log_prob(value, *self.parameters)
 
     def _exact_score(self, target: Tensor) -> Tensor | None:
         return self.crps(target) if self.dimensions == 1 else None

@@ -5,12 +5,15 @@ from typing import Any, Self
 
 import torch
 from torch import Tensor
-from torch.distributions import Distribution
+from torch.distributions import Distribution, constraints
+from torch.distributions.constraints import Constraint
 
 from condens import arguments
-from condens.dimensions import in_order
+from condens.batched import check_members
+from condens.dimensions import in_order, listed
 from condens.distribution import GaussianMixture
 from condens.errors import ArgumentError, DimensionError, message
+from condens.maps import map_from_dict
 from condens.support import Map
 
 
@@ -19,15 +22,22 @@ class MappedMixture(Distribution):
 
     arg_constraints = {}  # noqa: RUF012  (torch's own signature)
 
-    def __init__(self, mixture: GaussianMixture, maps: Sequence[Map]) -> None:
+    def __init__(
+        self,
+        mixture: GaussianMixture,
+        maps: Sequence[Map],
+        *,
+        validate_args: bool | None = None,
+    ) -> None:
         if not isinstance(mixture, GaussianMixture):
             came, expected = f"is {type(mixture).__name__}", "a GaussianMixture was expected"
             remedy = "Pass the density over the real numbers, such as what a network returns."
             raise ArgumentError(message("mixture", came, expected, remedy))
-        self.base = mixture
+        arguments.check_flag("validate_args", validate_args)
+        self.base = mixture if validate_args is None else mixture._validated(validate_args)
         self.maps = check_maps(maps, mixture.dimensions)
         super().__init__(mixture.batch_shape, mixture.event_shape, validate_args=False)
-        self._validate_args = mixture._validate_args
+        self._validate_args = self.base._validate_args
 
     # What it is made of.
 
@@ -61,6 +71,18 @@ class MappedMixture(Distribution):
         """The weights πₖ [..., K], which sum to one."""
         return self.base.weights
 
+    @constraints.dependent_property(event_dim=1)
+    def support(self) -> Constraint:
+        """Return the support of every dimension, as torch and Pyro ask for it.
+
+        `biject_to(support)` maps the real line to it as `maps` do; with whole numbers there is
+        no such map, and it raises `NoClosedFormError`.
+        """
+        own = [one.constraint for one in self.maps]
+        # One axis of events, over which `cat` alone does not collect.
+        alike = len(set(self.maps)) == 1
+        return constraints.independent(own[0] if alike else constraints.cat(own, -1), 1)
+
     @property
     def has_rsample(self) -> bool:  # type: ignore[override]  # torch has a class attribute
         """Whether `rsample` is there: no dimension is discrete."""
@@ -76,11 +98,7 @@ class MappedMixture(Distribution):
             members: mixtures of the same dimensions, with batch shapes that broadcast.
             weights: [M], equal by default.
         """
-        members = list(members)
-        if not members or not all(isinstance(member, cls) for member in members):
-            came = f"is {members!r}"
-            expected = f"at least one {cls.__name__}, and nothing else, was expected"
-            raise ArgumentError(message("members", came, expected, "Pass a list of mixtures."))
+        members = check_members(cls, members)
         first = members[0]
         for member in members:
             if member.maps != first.maps:
@@ -92,7 +110,27 @@ class MappedMixture(Distribution):
 
     def expand(self, batch_shape: Sequence[int], _instance: Any = None) -> Self:
         """Return a mixture with a larger batch shape that shares the parameters' memory."""
-        return type(self)(self.base.expand(batch_shape), self.maps)
+        base = self.base.expand(batch_shape)
+        if _instance is None:
+            return type(self)(base, self.maps)
+        new: Self = self._get_checked_instance(  # type: ignore[no-untyped-call]
+            type(self), _instance
+        )
+        MappedMixture.__init__(new, base, self.maps)
+        return new
+
+    def _tree(self) -> tuple[list[Any], Any]:
+        return [self.base], {"maps": [own.as_dict() for own in self.maps]}
+
+    @classmethod
+    def _from_tree(cls, leaves: Iterable[Any], context: Any) -> Self:
+        new = cls.__new__(cls)
+        (new.base,) = leaves
+        new.maps = tuple(map_from_dict(own) for own in context["maps"])
+        shapes = new.base.batch_shape, new.base.event_shape
+        Distribution.__init__(new, *shapes, validate_args=False)
+        new._validate_args = new.base._validate_args
+        return new
 
     def __getitem__(self, index: Any) -> Self:
         """Return the mixture of part of the batch: anything that indexes a tensor of its shape."""
@@ -158,9 +196,9 @@ class MappedMixture(Distribution):
 
 def check_maps(maps: Any, dimensions: int) -> tuple[Map, ...]:
     """Check that there is one map for each dimension."""
-    came, expected = f"is {maps!r}", f"{dimensions} map(s) were expected"
-    listed = tuple(maps) if isinstance(maps, Iterable) and not isinstance(maps, str) else ()
-    if len(listed) != dimensions or not all(isinstance(own, Map) for own in listed):
+    found = tuple(listed(maps) or ())
+    if len(found) != dimensions or not all(isinstance(own, Map) for own in found):
+        came, expected = f"is {maps!r}", f"{dimensions} map(s) were expected"
         remedy = "Pass one map for each dimension; map_choice.resolve makes them from words."
         raise ArgumentError(message("maps", came, expected, remedy))
-    return listed
+    return found

@@ -7,11 +7,16 @@ from typing import Any
 
 import torch
 from torch import Generator, Tensor
+from torch.distributions import constraints
+from torch.distributions.constraints import Constraint
 
 from condens.errors import ArgumentError, message
 from condens.functional import images
 from condens.functional.dtypes import widen
-from condens.support import Map, check_bound
+from condens.support import Map, WholeNumbers, check_bound
+
+# Up to here double precision holds every whole number.
+LARGEST = 2**53
 
 __all__ = ["MAPS", "Integer", "Interval", "Map", "Positive", "Real", "map_from_dict"]
 
@@ -22,6 +27,7 @@ class Real(Map):
 
     kind = "real"
     description = "finite numbers"
+    constraint = constraints.real
 
     def contains(self, y: Tensor) -> Tensor:
         """Tell which values are finite."""
@@ -76,6 +82,11 @@ class Positive(Map):
     def description(self) -> str:
         """The bound in words."""
         return f"finite numbers above {self.lower:g}"
+
+    @property
+    def constraint(self) -> Constraint:
+        """The bound as torch tells it."""
+        return constraints.greater_than(self.lower)
 
     def contains(self, y: Tensor) -> Tensor:
         """Tell which values are finite and above the bound."""
@@ -139,6 +150,11 @@ class Interval(Map):
         return f"numbers between {self.lower:g} and {self.upper:g}, both excluded,"
 
     @property
+    def constraint(self) -> Constraint:
+        """The bounds as torch tells them."""
+        return constraints.interval(self.lower, self.upper)
+
+    @property
     def _width(self) -> float:
         return self.upper - self.lower
 
@@ -199,9 +215,12 @@ class Integer(Map):
 
     def __post_init__(self) -> None:
         if self.lower is not None and (
-            isinstance(self.lower, bool) or not isinstance(self.lower, int)
+            isinstance(self.lower, bool)
+            or not isinstance(self.lower, int)
+            or abs(self.lower) > LARGEST
         ):
-            came, expected = f"is {self.lower!r}", "a whole number or None was expected"
+            expected = f"a whole number of at most {LARGEST} in absolute value or None was expected"
+            came = f"is {self.lower!r}"
             raise ArgumentError(message("lower", came, expected, "For counts, pass 0."))
 
     @property
@@ -214,10 +233,14 @@ class Integer(Map):
         """The bound in words."""
         return "whole numbers" + ("" if self.lower is None else f" from {self.lower}")
 
+    @property
+    def constraint(self) -> Constraint:
+        """The bound as torch is told; there is no bijection."""
+        return WholeNumbers(self.lower)
+
     def contains(self, y: Tensor) -> Tensor:
         """Tell which values are whole and not below the bound."""
-        whole = (y == y.floor()) & y.isfinite()
-        return whole if self.lower is None else whole & (y >= self.lower)
+        return self.constraint.check(y)
 
     def to_real(self, y: Tensor) -> Tensor:
         """Return the x of the middle of the cell."""

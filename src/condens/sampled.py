@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
-from typing import Any, Self
+from typing import Any, NoReturn, Self
 
 import torch
 from torch import Generator, Tensor
@@ -10,8 +10,10 @@ from torch.distributions import Distribution
 
 from condens import arguments
 from condens.dimensions import Dimension
+from condens.errors import NoClosedFormError, message
 from condens.functional import estimates, scores
 from condens.functional.estimates import Estimate
+from condens.tracing import checks_values
 
 
 class SampledMixture(Distribution, ABC):
@@ -22,6 +24,11 @@ class SampledMixture(Distribution, ABC):
     def dtype(self) -> torch.dtype:
         """The dtype of every answer."""
 
+    @property
+    @abstractmethod
+    def device(self) -> torch.device:
+        """The device of every parameter."""
+
     @abstractmethod
     def _event(self, value: Any, *, allow_nan: bool | None = None) -> Tensor:
         """Return value as a tensor [..., D]."""
@@ -29,6 +36,10 @@ class SampledMixture(Distribution, ABC):
     @abstractmethod
     def _finite_event(self, value: Any) -> Tensor:
         """Return value as a tensor [..., D] of finite numbers."""
+
+    @abstractmethod
+    def _masked_log_prob(self, value: Tensor) -> Tensor:
+        """Return `observed_log_prob` without a look at the values, for graphs and torch.func."""
 
     @abstractmethod
     def _exact_score(self, target: Tensor) -> Tensor | None:
@@ -56,11 +67,16 @@ class SampledMixture(Distribution, ABC):
         By the exact marginal over them; 0 where there is none.
         """
         value = self._event(value, allow_nan=True)
+        if not checks_values(value):
+            return self._masked_log_prob(value)
         batch = torch.broadcast_shapes(value.shape[:-1], self.batch_shape)
         wide: Any = self.expand(batch)
         value = value.expand(*batch, value.shape[-1])
         patterns, which = torch.unique(
-            ~value.isnan().reshape(batch.numel(), -1), dim=0, sorted=False, return_inverse=True
+            ~value.isnan().reshape(batch.numel(), value.shape[-1]),
+            dim=0,
+            sorted=False,
+            return_inverse=True,
         )
         result, which = torch.zeros(batch, dtype=self.dtype, device=value.device), which.view(batch)
         for i, seen in enumerate(patterns):
@@ -69,6 +85,11 @@ class SampledMixture(Distribution, ABC):
                 part = wide[rows] if len(dims) == len(seen) else wide[rows].marginal(dims)
                 result[rows] = part.log_prob(value[rows][:, dims])
         return result
+
+    def enumerate_support(self, expand: bool = True) -> NoReturn:  # noqa: ARG002
+        """Refuse: there is no end of values."""
+        came, expected = "has no end of values", "enumerate_support lists all of them"
+        raise NoClosedFormError(message("the support", came, expected, "Draw with sample(…)."))
 
     def quantile(self, level: Any, dim: Dimension | None = None) -> Tensor:
         """Return quantiles of one dimension; probabilities [...] → [...], as `icdf` takes them.
@@ -90,6 +111,7 @@ class SampledMixture(Distribution, ABC):
         value, error = self.entropy()
         return Estimate(value.exp(), value.exp().detach() * error)
 
+    @arguments.within_memory
     def hpd_threshold(
         self, mass: float, *, n_samples: int = 10_000, generator: Generator | None = None
     ) -> Estimate:
@@ -99,7 +121,7 @@ class SampledMixture(Distribution, ABC):
         0.003 for 90 % and the default number. Carries no gradient.
         """
         mass = arguments.check_mass("mass", mass)
-        count = arguments.check_count("n_samples", n_samples, mass=mass)
+        count = self._count(n_samples, generator, mass=mass)
         with torch.no_grad():
             levels = self.log_prob(self.sample((count,), generator=generator))
         return estimates.hpd_threshold(levels, mass)
@@ -119,6 +141,7 @@ class SampledMixture(Distribution, ABC):
         threshold = self.hpd_threshold(mass, n_samples=n_samples, generator=generator).value
         return self.log_prob(value) >= threshold
 
+    @arguments.within_memory
     def energy_score(
         self, value: Any, *, n_samples: int = 1_000, generator: Generator | None = None
     ) -> Estimate:
@@ -126,7 +149,7 @@ class SampledMixture(Distribution, ABC):
 
         Carries no gradient where it is estimated.
         """
-        count = arguments.check_count("n_samples", n_samples)
+        count = self._count(n_samples, generator)
         target = self._finite_event(value)
         exact = self._exact_score(target)
         if exact is not None:
@@ -134,3 +157,22 @@ class SampledMixture(Distribution, ABC):
         with torch.no_grad():
             first, second = self.sample((2, count), generator=generator)
             return scores.energy_score(target.to(self.dtype), first, second).to(self.dtype)
+
+    # What is asked of draws.
+
+    def _shape(self, sample_shape: Any, generator: Any) -> tuple[int, ...]:
+        """Return a checked shape of draws."""
+        shape = arguments.check_shape("sample_shape", sample_shape)
+        self._check_draws("sample_shape", sample_shape, shape, generator)
+        return shape
+
+    def _count(self, n_samples: Any, generator: Any, *, mass: float | None = None) -> int:
+        """Return a checked number of draws that an estimate rests on."""
+        count = arguments.check_count("n_samples", n_samples, mass=mass)
+        self._check_draws("n_samples", n_samples, (count,), generator)
+        return count
+
+    def _check_draws(self, name: str, came: Any, shape: Sequence[int], generator: Any) -> None:
+        numbers = (*shape, *self.batch_shape, *self.event_shape)
+        arguments.check_room(name, came, numbers, torch.empty(0, dtype=self.dtype))
+        arguments.check_generator(generator, self.device)

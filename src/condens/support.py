@@ -1,15 +1,18 @@
 """What a map between a target's own values and the real line answers."""
 
-import math
+import sys
 from abc import ABC, abstractmethod
 from dataclasses import asdict
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NoReturn
 
 import torch
 from torch import Tensor
+from torch.distributions import biject_to, transform_to
+from torch.distributions.constraints import Constraint
 
-from condens.errors import ArgumentError, message
+from condens.errors import ArgumentError, NoClosedFormError, message
 from condens.functional.dtypes import widen
+from condens.tracing import anywhere
 
 
 class Map(ABC):
@@ -31,6 +34,11 @@ class Map(ABC):
     @abstractmethod
     def description(self) -> str:
         """What the values are, such as "numbers above 0"."""
+
+    @property
+    @abstractmethod
+    def constraint(self) -> Constraint:
+        """The support as torch tells it; `biject_to` finds this map from it, if there is one."""
 
     @abstractmethod
     def contains(self, y: Tensor) -> Tensor:
@@ -87,7 +95,7 @@ class Map(ABC):
     def check(self, name: str, y: Tensor) -> None:
         """Refuse values outside the support; NaN passes."""
         bad = ~(self.contains(widen(y)) | y.isnan())
-        if bool(bad.any()):
+        if anywhere(bad):
             where = bad.nonzero()[0].tolist()
             came = f"has {float(y[tuple(where)]):g}" + (f" at index {where}" if where else "")
             remedy = "Correct the value, or choose another map for this dimension."
@@ -105,6 +113,35 @@ class Map(ABC):
 
 def check_bound(name: str, bound: float) -> None:
     """Check that a bound is a finite number."""
-    if isinstance(bound, bool) or not isinstance(bound, int | float) or not math.isfinite(bound):
+    number = isinstance(bound, int | float) and not isinstance(bound, bool)
+    if not number or not abs(bound) <= sys.float_info.max:
         came, expected = f"is {bound!r}", "a finite number was expected"
         raise ArgumentError(message(name, came, expected, "Leave out a bound that there is not."))
+
+
+class WholeNumbers(Constraint):
+    """Whole numbers from a lower bound on, if there is one, as torch asks for a support."""
+
+    is_discrete = True
+
+    def __init__(self, lower_bound: int | None) -> None:
+        self.lower_bound = lower_bound
+
+    def check(self, value: Tensor) -> Tensor:
+        """Tell which values are whole and not below the bound."""
+        whole = (value == value.floor()) & value.isfinite()
+        return whole if self.lower_bound is None else whole & (value >= self.lower_bound)
+
+    def __repr__(self) -> str:
+        return f"WholeNumbers(lower_bound={self.lower_bound})"
+
+
+def _refuse(constraint: WholeNumbers) -> NoReturn:
+    came, expected = f"has {constraint}", "no bijection leads from the real line to whole numbers"
+    remedy = "Take marginal(dims) over the continuous dimensions, condition on the whole numbers, "
+    remedy += "or infer them by importance sampling."
+    raise NoClosedFormError(message("the support", came, expected, remedy))
+
+
+for _registry in (biject_to, transform_to):
+    _registry.register(WholeNumbers, _refuse)

@@ -1,7 +1,7 @@
 """`TransformedMixture`: joint densities of positive, bounded and whole-numbered targets."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Self
+from typing import Any, NoReturn, Self
 
 import torch
 from torch import Generator, Tensor
@@ -9,17 +9,20 @@ from torch import Generator, Tensor
 from condens import arguments, moments
 from condens.dimensions import Dimension, resolve_dimensions, resolve_fixed
 from condens.distribution import GaussianMixture
-from condens.errors import NoClosedFormError, message
+from condens.errors import ArgumentError, NoClosedFormError, message
 from condens.functional import algebra, cells, estimates, images, mixture, scores, univariate
 from condens.functional.algebra import Parameters
 from condens.functional.dtypes import widen
 from condens.functional.estimates import Estimate
+from condens.functional.partial import partial_log_prob
 from condens.functional.triangular import component_variances, rescale
 from condens.mapped import MappedMixture
 from condens.maps import Integer, Positive, Real
 from condens.sampled import SampledMixture
+from condens.tracing import anywhere, traceable
 
 
+@traceable
 class TransformedMixture(MappedMixture, SampledMixture):
     """A Gaussian mixture seen through a monotone map for each dimension.
 
@@ -87,6 +90,13 @@ class TransformedMixture(MappedMixture, SampledMixture):
         beyond = self._overflows()
         either = (beyond.unsqueeze(-1) | beyond.unsqueeze(-2)) & (total != 0)
         return torch.where(either, total.sign() * torch.inf, total).to(self.dtype)
+
+    @property
+    def mode(self) -> NoReturn:
+        """Refuse: the maps move the modes, and none of them has a closed form."""
+        came, expected = "has no closed form", "it was asked of a TransformedMixture"
+        remedy = "Take the draw with the highest log_prob, or base.mode on the real line."
+        raise NoClosedFormError(message("mode", came, expected, remedy))
 
     # Density and samples.
 
@@ -164,7 +174,11 @@ class TransformedMixture(MappedMixture, SampledMixture):
         moments of positive numbers grow with exp(σ²) and are then those of the widest
         component, however rare; this bounds them.
         """
-        limits = torch.as_tensor(limits, dtype=torch.float64, device=self.device)
+        limits = widen(arguments.as_tensor("limits", limits, self.base.means))
+        if limits.shape not in ((), (self.dimensions,)) or anywhere(~(limits > 0)):
+            came, expected = f"is {limits.tolist()}", f"{self.dimensions} numbers above 0 fit"
+            remedy = "Pass one for each dimension, or one for all."
+            raise ArgumentError(message("limits", came, expected, remedy))
         logits, means, factors = widen(*self.base.parameters)
         deviations = component_variances(factors, self.dimensions).sqrt()
         scale = (limits / deviations).clamp(max=1.0)
@@ -188,15 +202,16 @@ class TransformedMixture(MappedMixture, SampledMixture):
         levels = arguments.check_probabilities(value, self.batch_shape, self.base.means)
         return self._quantile(levels, upper=False)
 
-    def interval(self, mass: float) -> tuple[Tensor, Tensor]:
-        """Return the ends [..., 1] of the interval that leaves (1 − mass)/2 on either side.
+    def interval(self, mass: Any) -> tuple[Tensor, Tensor]:
+        """Return the ends of the interval that leaves (1 − mass)/2 on either side.
 
-        Of whole numbers it leaves at most that much.
+        Of whole numbers it leaves at most that much. Shapes: mass [...] → [..., 1] twice, as
+        `icdf` takes probabilities.
         """
         self._require_one_dimension("interval")
-        tail = 0.5 * (1 - arguments.check_mass("mass", mass))
-        level = torch.tensor(tail, dtype=torch.float64, device=self.device)
-        return self._quantile(level, upper=False), self._quantile(level, upper=True)
+        masses = arguments.check_masses("mass", mass, self.batch_shape, self.base.means)
+        tail = 0.5 * (1 - widen(masses))
+        return self._quantile(tail, upper=False), self._quantile(tail, upper=True)
 
     def crps(
         self, value: Any, *, n_samples: int = 1_000, generator: Generator | None = None
@@ -208,6 +223,7 @@ class TransformedMixture(MappedMixture, SampledMixture):
         self._require_one_dimension("crps")
         return self.energy_score(value, n_samples=n_samples, generator=generator)
 
+    @arguments.within_memory
     def entropy(  # type: ignore[override]  # an estimate is not passed off as exact
         self, *, n_samples: int = 10_000, generator: Generator | None = None
     ) -> Estimate:
@@ -217,12 +233,25 @@ class TransformedMixture(MappedMixture, SampledMixture):
         """
         if self._is_real():
             return self.base.entropy(n_samples=n_samples, generator=generator)
-        count = arguments.check_count("n_samples", n_samples)
+        count = self._count(n_samples, generator)
         with torch.no_grad():
             surprise = -self.log_prob(self.sample((count,), generator=generator))
         return Estimate(surprise.mean(0), estimates.standard_error(surprise))
 
     # What the methods above share.
+
+    def _masked_log_prob(self, value: Tensor) -> Tensor:
+        if not self.has_rsample:
+            came = "was asked of whole numbers while torch records or transforms"
+            expected = "gaps can then not be told from numbers"
+            remedy = "Call log_prob on rows without gaps."
+            raise NoClosedFormError(message("observed_log_prob", came, expected, remedy))
+        columns, inside = self._columns(widen(value))
+        dims = range(self.dimensions)
+        density = partial_log_prob(self._points(columns, dims), *widen(*self.base.parameters))
+        for d in dims:
+            density = density + self.maps[d].log_slope(columns[d]).nan_to_num(nan=0.0)
+        return torch.where(inside, density, -torch.inf).to(self.dtype)
 
     def _exact_score(self, target: Tensor) -> Tensor | None:
         own = self.maps[0]

@@ -153,6 +153,26 @@ def log_prob(
     return mixture.log_total(joint).to(means.dtype)
 
 
+def partial_log_prob(
+    target: Tensor, logits: Tensor, means: Tensor, log_scales: Tensor, loadings: Tensor
+) -> Tensor:
+    """Return log p(x_o), the marginal density of the entries of x that are not NaN.
+
+    A missing entry becomes a standard normal at its centre, apart from all others, and that
+    density is taken off again: what is left is the marginal of the rest. Shapes: → [...].
+
+    >>> one, x = torch.zeros(1, 2), torch.tensor([0.5, torch.nan])
+    >>> partial_log_prob(x, torch.zeros(1), one, log_scales=one, loadings=torch.zeros(1, 2, 1))
+    tensor(-1.0439)
+    """
+    missing = target.isnan()
+    each = missing.unsqueeze(-2)
+    means, log_scales = (torch.where(each, 0.0, t) for t in (means, log_scales))
+    loadings = torch.where(each.unsqueeze(-1), 0.0, loadings)
+    density = log_prob(target.nan_to_num(nan=0.0), logits, means, log_scales, loadings)
+    return density + 0.5 * LOG_2PI * missing.sum(-1).to(density.dtype)
+
+
 def responsibilities(
     target: Tensor, logits: Tensor, means: Tensor, log_scales: Tensor, loadings: Tensor
 ) -> Tensor:

@@ -19,7 +19,7 @@ def differentiable(
 def weighted_sum(loss: Tensor, weights: Tensor | None) -> Tensor:
     """Return Σ weights · loss, or the mean. A row without weight takes no part, be it infinite."""
     if weights is None:
-        return loss.mean() if len(loss) else loss.sum()
+        return loss.mean() if loss.shape[0] else loss.sum()
     return torch.where(weights == 0, 0.0, weights * loss).sum()
 
 

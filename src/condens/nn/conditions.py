@@ -10,6 +10,7 @@ from torch import Generator, Tensor
 from condens.errors import ArgumentError, KindError, NotFiniteError, ShapeError, message
 from condens.functional.triangular import packed_size
 from condens.kernels.head import Layout
+from condens.tracing import anywhere
 
 
 def read(c: Any, dimensions: int) -> tuple[Tensor, Tensor, Tensor, Any]:
@@ -92,7 +93,7 @@ def check_weights(w: Tensor) -> None:
     _check_axes(w)
     slack = max(1e-3, 4 * torch.finfo(w.dtype).eps)
     total = w.detach().sum(-1)
-    if not bool(((total - 1).abs() <= slack).all() & (w.detach() >= 0).all()):
+    if anywhere(~((total - 1).abs() <= slack)) or anywhere(~(w.detach() >= 0)):
         came = f"has entries from {float(w.min()):.4g} and sums from {float(total.min()):.4g}"
         came = f"{came} to {float(total.max()):.4g}"
         expected = "weights that are not negative and sum to one were expected"

@@ -13,6 +13,7 @@ from condens.mapped import check_maps
 from condens.maps import Integer, Map
 from condens.nn.head import Mixture
 from condens.nn.scaling import Standardiser
+from condens.tracing import anywhere, checks_values
 from condens.transformed import TransformedMixture
 
 
@@ -97,12 +98,13 @@ class DensityNetwork(nn.Module, ABC):
     def nll(self, condition: Tensor, target: Tensor, weights: Tensor | None = None) -> Tensor:
         """Return Σ weights · −log p(target | condition), the mean by default.
 
-        Entries of the target that are NaN were not observed. Shapes: target [b, D],
-        weights [b] → [].
+        Entries of the target that are NaN were not observed. While torch.compile or
+        torch.export record, only shapes are checked, and NaN among targets of which some are
+        whole numbers gives NaN. Shapes: target [b, D], weights [b] → [].
         """
         self.check(condition, target)
         if self.discrete:
-            return weighted_sum(-self(condition).observed_log_prob(target), weights)
+            return weighted_sum(self._discrete_nll(condition, target), weights)
         loss = self.loss(
             self.standardise_condition(condition), self.standardise_target(target), weights
         )
@@ -112,9 +114,15 @@ class DensityNetwork(nn.Module, ABC):
         """Return −log p(target | condition) of each row. Shapes: target [b, D] → [b]."""
         self.check(condition, target)
         if self.discrete:
-            return -self(condition).observed_log_prob(target)
+            return self._discrete_nll(condition, target)
         rows = self.row_loss(self.standardise_condition(condition), self.standardise_target(target))
         return rows + self.row_log_scale(self.real_target(target)).to(self.dtype)
+
+    def _discrete_nll(self, condition: Tensor, target: Tensor) -> Tensor:
+        density = self(condition)
+        ask = density.observed_log_prob if checks_values(target) else density.log_prob
+        rows: Tensor = -ask(target)
+        return rows
 
     def standardise_condition(self, condition: Tensor) -> Tensor:
         """Return what the backbone reads; whole numbers (tokens, …) stay whole."""
@@ -170,13 +178,15 @@ class DensityNetwork(nn.Module, ABC):
             came = f"has shape {list(target.shape)}"
             expected = f"[rows, {self.dimensions}] was expected"
             raise ShapeError(message("target", came, expected, "Pass one column a dimension."))
-        if len(condition) != len(target):
-            came, expected = f"has {len(condition)} rows", f"target has {len(target)}"
+        # Not by len(), which would fix the number of rows of an exported graph.
+        if condition.shape[:1] != target.shape[:1]:
+            came = f"has {condition.shape[0] if condition.dim() else 'no'} rows"
+            expected = f"target has {target.shape[0]}"
             raise ShapeError(message("condition", came, expected, "Pass one row for each."))
         self._check_columns(condition)
         for column, own in enumerate(self.maps or ()):
             own.check(f"target {self.names[column] if self.names else column}", target[:, column])
-        if condition.is_floating_point() and not bool(condition.isfinite().all()):
+        if condition.is_floating_point() and anywhere(~condition.isfinite()):
             row = int((~condition.isfinite()).nonzero()[0, 0])
             came, expected = f"is NaN or infinite in row {row}", "the network reads every entry"
             remedy = "Drop such rows, or fill the entries (and add a column that tells which)."

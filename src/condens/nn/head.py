@@ -22,6 +22,7 @@ from condens.kernels.head import Layout
 from condens.kernels.passes import weighted_sum
 from condens.low_rank import LowRankMixture
 from condens.nn.start import Start
+from condens.tracing import anywhere, checks_values
 
 Mixture = GaussianMixture | LowRankMixture
 
@@ -108,7 +109,8 @@ class Head(nn.Module, ABC):
         """Return Σ weights · −log p(target), the mean by default, by the fastest way there is.
 
         Entries of the target that are NaN were not observed: such a row counts with the
-        exact marginal density of the others. `complete` says that there are none.
+        exact marginal density of the others. `complete` says that there are none, which saves
+        time while torch.compile or torch.export record: every row then counts as incomplete.
         """
         check_strided("features", features)
         rows, inputs = features.shape[:-1], self.linear.in_features
@@ -121,6 +123,8 @@ class Head(nn.Module, ABC):
             weights = check_weights(weights, target)
         if complete:
             return self._complete_nll(features, target, weights)
+        if not checks_values(target):
+            return weighted_sum(self.row_nll(features, target), weights)
         gaps = target.isnan().any(-1)
         if not bool(gaps.any()):
             return self._complete_nll(features, target, weights)
@@ -198,7 +202,7 @@ class TriangularHead(Head):
     def row_nll(self, features: Tensor, target: Tensor) -> Tensor:
         """Return −log p(target) of each row; entries that are NaN were not observed."""
         parameters = self.parameters_of(features)
-        if bool(target.isnan().any()):
+        if not checks_values(target) or anywhere(target.isnan()):
             return -partial_log_prob(target, *parameters)
         return nll(target, *parameters)
 

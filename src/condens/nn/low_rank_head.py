@@ -9,11 +9,11 @@ from torch import Tensor
 
 from condens.functional import low_rank
 from condens.functional.low_rank_algebra import Parameters
-from condens.functional.normal import LOG_2PI
 from condens.functional.triangular import bounded_log_scales
 from condens.low_rank import LowRankMixture
 from condens.nn.head import FLOOR, Head
 from condens.nn.start import Start
+from condens.tracing import anywhere, checks_values
 
 
 class LowRankHead(Head):
@@ -62,19 +62,11 @@ class LowRankHead(Head):
         return LowRankMixture(*self.parameters_of(features), names=names, validate_args=False)
 
     def row_nll(self, features: Tensor, target: Tensor) -> Tensor:
-        """Return −log p(target) of each row; entries that are NaN were not observed.
-
-        A missing entry becomes a standard normal at its centre, apart from all others, and
-        that density is taken off again: what is left is the marginal of the rest.
-        """
-        logits, means, log_scales, loadings = self.parameters_of(features)
-        missing = target.isnan()
-        if bool(missing.any()):
-            each = missing.unsqueeze(-2)
-            means, log_scales = (torch.where(each, 0.0, t) for t in (means, log_scales))
-            loadings = torch.where(each.unsqueeze(-1), 0.0, loadings)
-        density = low_rank.log_prob(target.nan_to_num(nan=0.0), logits, means, log_scales, loadings)
-        return -density - 0.5 * LOG_2PI * missing.sum(-1).to(density.dtype)
+        """Return −log p(target) of each row; entries that are NaN were not observed."""
+        parameters = self.parameters_of(features)
+        if not checks_values(target) or anywhere(target.isnan()):
+            return -low_rank.partial_log_prob(target, *parameters)
+        return -low_rank.log_prob(target, *parameters)
 
     def _scales_from(self, start: Start) -> Tensor:
         """Return the r largest principal axes beyond what the others have, and the rest."""

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from condens.errors import ArgumentError, ShapeError, message
 from condens.nn.backbone import MLP
+from condens.tracing import anywhere
 
 # Standard deviation of the first embeddings: small beside the standardised numbers, so that
 # categories that have few rows start, and stay, alike.
@@ -100,7 +101,7 @@ class TableMLP(nn.Module):
         codes = given.long()
         sizes = torch.tensor(self.categories, device=codes.device)
         wrong = (codes != given) | (codes < 0) | (codes >= sizes)
-        if bool(wrong.any()):
+        if anywhere(wrong):
             row, column = (int(i) for i in wrong.nonzero()[0])
             came = f"has the code {given[row, column]:g} in column {self.numeric + column}"
             expected = f"a whole number from 0 to {self.categories[column] - 1} was expected"
