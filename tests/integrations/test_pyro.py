@@ -1,5 +1,7 @@
 """Our mixtures as sites of Pyro's models."""
 
+import copy
+import pickle
 import warnings
 
 import pytest
@@ -10,12 +12,14 @@ with warnings.catch_warnings():
     import pyro
     from pyro import distributions as dist
     from pyro.distributions.torch_distribution import TorchDistributionMixin
-    from pyro.infer import SVI, Importance, Trace_ELBO
+    from pyro.infer import MCMC, NUTS, SVI, Importance, Trace_ELBO
+    from pyro.infer.autoguide import AutoNormal
+    from pyro.infer.mcmc.util import initialize_model
 
 from condens import GaussianMixture, LowRankMixture, TransformedMixture
 from condens.errors import ArgumentError
 from condens.integrations.pyro import for_pyro
-from condens.maps import Positive
+from condens.maps import Integer, Interval, Positive, Real
 
 
 def mixture(*batch, dimensions=2):
@@ -122,3 +126,92 @@ def test_a_guide_learns_by_the_elbo():
     # The ELBO's loss is KL(guide ‖ target) here, as the target is normalised.
     assert sum(losses[-20:]) / 20 < 0.2 * sum(losses[:5]) / 5
     assert abs(sum(losses[-20:]) / 20) < 0.05
+
+
+MAPS = [Positive(1.0), Interval(-1.0, 2.0), Real()]
+
+
+def constrained():
+    ours = TransformedMixture(mixture(dimensions=3), MAPS)
+
+    def model():
+        return pyro.sample("y", for_pyro(ours))
+
+    return ours, model
+
+
+def test_hamiltonians_see_the_mixture_on_the_real_line():
+    """There our density is that of the mixture inside, and its gradient with it."""
+    ours, model = constrained()
+    _, potential, transforms, _ = initialize_model(model)
+    x = torch.randn(3, dtype=torch.float64)
+    torch.testing.assert_close(potential({"y": x}), -ours.base.log_prob(x), rtol=1e-9, atol=1e-9)
+    y = transforms["y"].inv(x)
+    torch.testing.assert_close(transforms["y"](y), x, rtol=1e-9, atol=1e-9)
+
+
+def test_nuts_draws_from_constrained_mixtures():
+    ours, model = constrained()
+    run = MCMC(NUTS(model, max_tree_depth=3), 60, warmup_steps=30, disable_progbar=True)
+    run.run()
+    draws = run.get_samples()["y"]
+    assert draws.shape == (60, 3)
+    assert ours.support.check(draws).all()
+    assert ours.log_prob(draws).isfinite().all()
+
+
+def test_automatic_guides_learn_constrained_mixtures():
+    ours, model = constrained()
+    guide = AutoNormal(model)
+    elbo = Trace_ELBO(num_particles=16, vectorize_particles=True, max_plate_nesting=0)
+    step = SVI(model, guide, pyro.optim.Adam({"lr": 0.05}), elbo).step
+    losses = [step() for _ in range(80)]
+    assert sum(losses[-20:]) < sum(losses[:20])
+    assert ours.support.check(guide.median()["y"])
+
+
+@pytest.mark.parametrize(
+    "infer", [lambda model: initialize_model(model), lambda m: AutoNormal(m)()]
+)
+def test_whole_numbers_are_refused_by_name(infer):
+    ours = TransformedMixture(mixture(), [Positive(), Integer(0)])
+
+    def model():
+        return pyro.sample("y", for_pyro(ours))
+
+    # Pyro sees from the support that they are discrete, and tells what to do in its own words.
+    with pytest.raises((ValueError, NotImplementedError), match="discrete sample site 'y'"):
+        infer(model)
+
+
+SHAPES = {
+    "full": {"logits": (3,), "means": (4, 3, 2), "factors": (3, 3)},
+    "low_rank": {
+        "logits": (2,),
+        "means": (2, 3),
+        "log_scales": (2, 3),
+        "loadings": (5, 1, 2, 3, 1),
+    },
+    "mapped": {"logits": (3,), "means": (3, 2), "factors": (6, 3, 2)},
+}
+
+
+@pytest.mark.parametrize("name", MIXTURES)
+def test_shapes_are_inferred_from_those_of_the_parameters(name):
+    kind = type(for_pyro(MIXTURES[name]()))
+    plain = LowRankMixture if name == "low_rank" else GaussianMixture
+    made = plain(*(torch.zeros(shape) for shape in SHAPES[name].values()))
+    assert kind.infer_shapes(**SHAPES[name]) == (made.batch_shape, made.event_shape)
+    with pytest.raises(ArgumentError, match=r"arg_shapes names .*Pass the shape of each"):
+        kind.infer_shapes(logits=(3,))
+    with pytest.raises(ArgumentError, match="components"):
+        kind.infer_shapes(**{**SHAPES[name], "logits": (7,)})
+
+
+@pytest.mark.parametrize("name", MIXTURES)
+def test_it_is_copied_and_pickled(name):
+    ours = for_pyro(MIXTURES[name]())
+    x = ours.sample()
+    for twin in (copy.copy(ours), copy.deepcopy(ours), pickle.loads(pickle.dumps(ours))):
+        assert type(twin) is type(ours)
+        assert torch.equal(twin.log_prob(x), ours.log_prob(x))

@@ -1,11 +1,13 @@
 """Mixtures in Pyro's models."""
 
-import copy
 from functools import cache
 from typing import Any
 
+import torch
+
 from condens.distribution import GaussianMixture
 from condens.errors import ArgumentError, message
+from condens.functional import shapes
 from condens.low_rank import LowRankMixture
 from condens.transformed import TransformedMixture
 
@@ -26,8 +28,13 @@ def for_pyro(mixture: Any) -> Any:
     if not isinstance(mixture, GaussianMixture | LowRankMixture | TransformedMixture):
         came, expected = f"is {type(mixture).__name__}", "a mixture of condens was expected"
         raise ArgumentError(message("mixture", came, expected, "Pass what a network returns."))
-    made = copy.copy(mixture)
-    made.__class__ = _pyro_class(type(mixture))
+    return _as(_pyro_class(type(mixture)), mixture)
+
+
+def _as(kind: Any, mixture: Any) -> Any:
+    """Return the same mixture as an object of another class, which shares the parameters."""
+    made = kind.__new__(kind)
+    vars(made).update(vars(mixture))
     return made
 
 
@@ -40,4 +47,28 @@ def _pyro_class(kind: type) -> type:
         raise ImportError("for_pyro needs Pyro. Install it: pip install pyro-ppl.") from error
     if issubclass(kind, TorchDistributionMixin):
         return kind
-    return type(kind.__name__, (kind, TorchDistributionMixin), {"__module__": __name__})
+
+    def reduce(mixture: Any) -> tuple[Any, ...]:
+        # Pickle does not find a class that is made here: it takes the way the mixture came.
+        return for_pyro, (_as(kind, mixture),)
+
+    body = {
+        "__module__": __name__,
+        "__reduce__": reduce,
+        "infer_shapes": classmethod(_infer_shapes),
+    }
+    return type(kind.__name__, (kind, TorchDistributionMixin), body)
+
+
+def _infer_shapes(kind: Any, /, **arg_shapes: Any) -> tuple[torch.Size, torch.Size]:
+    """Return the batch and the event shape that parameters of these shapes give.
+
+    Those of a `TransformedMixture` are the parameters of its mixture.
+    """
+    axes = (GaussianMixture if issubclass(kind, TransformedMixture) else kind)._axes
+    if set(arg_shapes) != set(axes):
+        came, expected = f"names {sorted(arg_shapes)}", f"the parameters are {list(axes)}"
+        raise ArgumentError(message("arg_shapes", came, expected, "Pass the shape of each."))
+    tensors = {name: torch.empty(shape, device="meta") for name, shape in arg_shapes.items()}
+    shapes.check_sizes(tensors, axes)
+    return shapes.check_batch(tensors, axes), tensors["means"].shape[-1:]
