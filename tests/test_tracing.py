@@ -109,6 +109,7 @@ def test_shapes_are_checked_while_compiling():
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")  # of inductor itself
 def test_compiled_by_inductor():
     net, (condition, target) = network("full"), rows("full")
     loss = torch.compile(net.nll, fullgraph=True)(condition, target)
