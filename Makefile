@@ -3,7 +3,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test test-slow check bench bench-quick docs clean
+.PHONY: demo test test-slow test-sanitised check bench bench-quick docs clean
 
 # Everything runs in one virtual environment, made anew when what it depends on changes.
 $(STAMP): pyproject.toml constraints.txt
@@ -19,6 +19,19 @@ test: $(STAMP)
 
 test-slow: $(STAMP)
 	$(BIN)/python -m pytest -m slow
+
+# The native kernel built anew, beside the normal one, to stop at the first byte out of place.
+SANITISED := build/sanitised
+test-sanitised: $(STAMP)
+	rm -rf $(SANITISED)
+	CC=gcc CONDENS_SANITISED=1 $(BIN)/python setup.py -q build \
+		--build-lib $(SANITISED)/lib --build-temp $(SANITISED)/temp
+	PYTHONPATH=$(SANITISED)/lib ASAN_OPTIONS=detect_leaks=0 CONDENS_SANITISED=$(SANITISED)/lib \
+	LD_PRELOAD="$$(gcc -print-file-name=libasan.so) $$(gcc -print-file-name=libstdc++.so.6)" \
+		$(BIN)/python -m pytest -q -s -p no:cacheprovider -k "misuse or native" \
+		tests/kernels/test_misuse.py tests/kernels/test_head.py \
+		tests/kernels/test_nll.py::test_loss_and_gradients_are_those_of_layer_1 \
+		tests/functional/test_sampling.py::test_every_draw_is_the_one_solved_alone
 
 check: $(STAMP)
 	$(BIN)/ruff check .

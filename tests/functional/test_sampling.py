@@ -1,11 +1,14 @@
+import itertools
 import math
 
 import pytest
 import torch
+from implementations import IMPLEMENTATIONS, forced
 from reference import STRUCTURES, random_parameters
 from scipy import stats
 from torch.testing import assert_close
 
+from condens import GaussianMixture
 from condens.functional import (
     conditional_cdfs,
     rsample,
@@ -20,7 +23,10 @@ from condens.functional.sampling import sample_components
 from condens.functional.triangular import pack
 from condens.kernels import native
 
-IMPLEMENTATIONS = ("reference",) if native.missing else ("reference", "native")
+
+@pytest.fixture(params=[*IMPLEMENTATIONS[:-1], "reference"])
+def implementation(request, monkeypatch):
+    yield from forced(request.param, monkeypatch)
 
 
 @pytest.mark.parametrize("structure", STRUCTURES)
@@ -68,15 +74,12 @@ def test_a_component_without_weight_is_never_drawn():
     assert draws.abs().max() < 10
 
 
-@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
-def test_a_uniform_number_on_a_bound_never_draws_a_component_without_weight(
-    implementation, monkeypatch
-):
+@pytest.mark.usefixtures("implementation")
+def test_a_uniform_number_on_a_bound_never_draws_a_component_without_weight(monkeypatch):
     """Of five components, only the second and fourth have weight; the sum has lost a tenth."""
     cumulative = torch.tensor([0, 0.5, 0.5, 0.9, 0.9], dtype=torch.float64)
     uniform = torch.tensor([0, 0.52, 0.6, 1], dtype=torch.float64)
     monkeypatch.setattr(sampling, "randomness", lambda *_: (cumulative, uniform, torch.zeros(4, 1)))
-    monkeypatch.setenv("CONDENS_KERNEL", implementation)
     means = torch.arange(5.0).unsqueeze(-1)
     draws = sample(torch.zeros(5), means, torch.zeros(5, 1), (4,))
     assert draws.flatten().tolist() == [1, 1, 3, 3]
@@ -243,28 +246,25 @@ def assert_same_draws(draws, exact, sigma):
     assert ((draws.double() - exact).abs() <= allowed).all()
 
 
-@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
 @pytest.mark.parametrize("structure", STRUCTURES)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("size", SIZES, ids=str)
-def test_every_draw_is_the_one_solved_alone(size, dtype, structure, implementation, monkeypatch):
+@pytest.mark.usefixtures("implementation")
+def test_every_draw_is_the_one_solved_alone(size, dtype, structure):
     batch, components, dimensions, draws = size
     logits, means, factors = random_parameters(batch, components, dimensions, structure=structure)
     if components > 3:
         logits[..., 0] = logits[..., -1] = -torch.inf
     parameters = [p.to(dtype) for p in (logits, means, factors)]
-    monkeypatch.setenv("CONDENS_KERNEL", implementation)
     result = sample(*parameters, (draws,), generator=torch.Generator().manual_seed(5))
     assert_same_draws(result, *one_by_one(*parameters, draws, 5))
 
 
-@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("correlation", [0.9, 0.999999])
 @pytest.mark.parametrize("draws", [2, 300])
-def test_strong_correlations_and_different_units(
-    draws, correlation, dtype, implementation, monkeypatch
-):
+@pytest.mark.usefixtures("implementation")
+def test_strong_correlations_and_different_units(draws, correlation, dtype):
     """Coordinates are small differences of large numbers: with float32 sums, digits are lost."""
     dimensions, components = 10, 3
     distance = (torch.arange(dimensions)[:, None] - torch.arange(dimensions)).abs()
@@ -274,18 +274,16 @@ def test_strong_correlations_and_different_units(
     factors = pack(torch.stack([upper, 3 * upper, upper / 7])).to(dtype)
     means = (units * torch.arange(components)[:, None]).to(dtype)
     parameters = (torch.zeros(components, dtype=dtype), means, factors)
-    monkeypatch.setenv("CONDENS_KERNEL", implementation)
     result = sample(*parameters, (draws,), generator=torch.Generator().manual_seed(2))
     assert_same_draws(result, *one_by_one(*parameters, draws, 2))
 
 
-@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
 @pytest.mark.parametrize("structure", STRUCTURES)
-def test_parameters_may_lie_anyhow_in_memory(structure, implementation, monkeypatch):
+@pytest.mark.usefixtures("implementation")
+def test_parameters_may_lie_anyhow_in_memory(structure):
     parameters = random_parameters((3, 4), 3, 5, structure=structure)
     last = [p.movedim((0, 1), (-1, -2)).contiguous().movedim((-1, -2), (0, 1)) for p in parameters]
     assert not any(p.is_contiguous() for p in last)
-    monkeypatch.setenv("CONDENS_KERNEL", implementation)
     result = sample(*last, (70,), generator=torch.Generator().manual_seed(5))
     assert_same_draws(result, *one_by_one(*parameters, 70, 5))
 
@@ -299,11 +297,9 @@ def test_chunks_of_blocks_do_not_change_a_draw(monkeypatch):
         assert_same_draws(result, *one_by_one(*parameters, 150, 5))
 
 
-@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
 @pytest.mark.parametrize("structure", STRUCTURES)
-def test_components_come_as_often_and_as_wide_as_they_should(
-    structure, implementation, monkeypatch
-):
+@pytest.mark.usefixtures("implementation")
+def test_components_come_as_often_and_as_wide_as_they_should(structure):
     """Counts and whitened moments of each component: 1 in 10 000 right samplers fails."""
     members, components, dimensions, draws = 3, 6, 4, 20_000
     parameters = random_parameters((members,), components, dimensions, structure=structure)
@@ -311,7 +307,6 @@ def test_components_come_as_often_and_as_wide_as_they_should(
     logits[:, 2] = -torch.inf
     # So far apart that every draw tells its component.
     means += 1e4 * torch.arange(components)[:, None]
-    monkeypatch.setenv("CONDENS_KERNEL", implementation)
     result = sample(*parameters, (draws,), generator=torch.Generator().manual_seed(11))
     index = (result[..., 0] / 1e4).round().long()
     tests = 2 * members * components
@@ -372,3 +367,144 @@ def test_parameters_of_different_batches_broadcast():
     logits, means, factors = random_parameters((4,), 3, 2)
     assert sample(logits[0], means, factors[:1], (5,)).shape == (5, 4, 2)
     assert rsample(logits[0], means, factors[:1], (5,)).shape == (5, 4, 2)
+
+
+@pytest.mark.usefixtures("implementation")
+@pytest.mark.parametrize("dtypes", [*itertools.product([torch.float32, torch.float64], repeat=3)])
+def test_every_parameter_has_its_own_precision(dtypes):
+    parameters = [p.to(d) for p, d in zip(random_parameters((3,), 3, 4), dtypes, strict=True)]
+    result = sample(*parameters, (40,), generator=torch.Generator().manual_seed(5))
+    assert result.dtype is dtypes[1]
+    assert_same_draws(result, *one_by_one(*parameters, 40, 5))
+
+
+@pytest.mark.usefixtures("implementation")
+@pytest.mark.parametrize("function", [sample, rsample])
+def test_components_may_share_means_or_factors(function):
+    logits, means, factors = random_parameters((2,), 300, 3)
+    for shared in ((means, factors[:, :1]), (means[:, :1], factors), (means[0], factors[0, :1])):
+        whole = [t.expand(2, 300, t.shape[-1]).clone() for t in shared]
+        results = [
+            function(logits, *pair, (50,), generator=torch.Generator().manual_seed(5))
+            for pair in (shared, whole)
+        ]
+        assert torch.equal(*results)
+
+
+def draw_three(*parameters):
+    return sample(*parameters, (3,))
+
+
+class Draws(torch.nn.Module):
+    """As a module, for torch.export and torch.jit."""
+
+    forward = staticmethod(draw_three)
+
+
+GRAPHS = {
+    "trace": lambda *examples: torch.jit.trace(draw_three, examples, check_trace=False),
+    "export": lambda *examples: torch.export.export(Draws(), examples).module(),
+    "compile": lambda *_: torch.compile(draw_three, backend="aot_eager", fullgraph=True),
+}
+
+
+@pytest.mark.usefixtures("implementation")
+@pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize("way", GRAPHS)
+def test_graphs_draw_from_the_parameters_they_are_given(way):
+    """Made with one mixture, asked about another: the draws are the other's, by the seed."""
+    examples = [p.float() for p in random_parameters((4,), 3, 2)]
+    graph = GRAPHS[way](*examples)
+    others = [p.float() for p in random_parameters((4,), 3, 2, seed=9)]
+    others[1] += 1000
+    torch.manual_seed(3)
+    expected = draw_three(*others)
+    torch.manual_seed(3)
+    assert_close(graph(*others), expected, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_traced_mixture_draws_from_what_it_is_given():
+    def draw(means):
+        mixture = GaussianMixture(
+            torch.zeros(3, 1), means.unsqueeze(1), torch.zeros(3, 1, 3), validate_args=False
+        )
+        return mixture.sample()
+
+    traced = torch.jit.trace(draw, torch.zeros(3, 2), check_trace=False)
+    assert (traced(torch.full((3, 2), 1000.0)) > 900).all()
+
+
+def test_an_exported_graph_draws_for_any_batch():
+    batch = torch.export.Dim("batch")
+
+    class Module(torch.nn.Module):
+        def forward(self, logits, means, factors):
+            return sample(logits, means, factors, (3,))
+
+    shapes = {name: {0: batch} for name in ("logits", "means", "factors")}
+    examples = tuple(p.float() for p in random_parameters((4,), 3, 2))
+    graph = torch.export.export(Module(), examples, dynamic_shapes=shapes).module()
+    assert graph(*(torch.cat([p, p, p]) for p in examples)).shape == (3, 12, 2)
+
+
+@pytest.mark.skipif(bool(native.missing), reason=native.missing)
+def test_the_operator_is_well_formed():
+    logits, means, factors = random_parameters((4,), 3, 2)
+    cumulative = torch.softmax(logits, -1).cumsum(-1)
+    uniform = torch.rand(5, 4, dtype=torch.float64)
+    noise = torch.randn(5, 4, 2, dtype=torch.float64)
+    torch.library.opcheck(torch.ops.condens.draw, (noise, uniform, cumulative, means, factors))
+
+
+@pytest.mark.usefixtures("implementation")
+class TestVmap:
+    """Mapped draws are those of the members, and the noise follows torch's rules."""
+
+    def test_the_same_noise_for_every_member(self):
+        parameters = random_parameters((5, 2), 3, 2)
+        torch.manual_seed(3)
+        mapped = torch.vmap(draw_three, randomness="same", out_dims=1)(*parameters)
+        for i in range(5):
+            torch.manual_seed(3)
+            expected = draw_three(*(p[i] for p in parameters))
+            assert_close(mapped[:, i], expected, rtol=1e-12, atol=1e-12)
+
+    def test_noise_of_its_own_for_every_member(self):
+        logits, means, factors = random_parameters((2,), 3, 2)
+        centres = means + 1e6 * torch.arange(5)[:, None, None, None]
+        mapped = torch.vmap(draw_three, in_dims=(None, 0, None), randomness="different")
+        draws = mapped(logits, centres, factors)
+        assert draws.shape == (5, 3, 2, 2)
+        offset = draws - 1e6 * torch.arange(5)[:, None, None, None]
+        assert offset.abs().max() < 1e4
+        assert len(offset.flatten(1).unique(dim=0)) == 5
+
+    def test_torch_refuses_noise_nobody_asked_for(self):
+        with pytest.raises(RuntimeError, match="randomness"):
+            torch.vmap(draw_three)(*random_parameters((5,), 3, 2))
+
+    def test_maps_of_maps(self):
+        parameters = random_parameters((4, 5), 3, 2)
+        inner = torch.vmap(draw_three, randomness="different", out_dims=1)
+        outer = torch.vmap(inner, in_dims=(1, 1, 1), randomness="different", out_dims=0)
+        assert outer(*parameters).shape == (5, 3, 4, 2)
+
+    @pytest.mark.filterwarnings("ignore:There is a performance drop")
+    def test_gradients_of_mapped_draws(self):
+        parameters = random_parameters((4,), 3, 2)
+
+        def gradient(*member):
+            def loss(member):
+                return rsample(*member, (3,)).square().sum()
+
+            return torch.func.grad(loss)(member)
+
+        torch.manual_seed(3)
+        mapped = torch.vmap(gradient, randomness="same")(*parameters)
+        for i in range(4):
+            torch.manual_seed(3)
+            alone = gradient(*(p[i] for p in parameters))
+            assert_close([m[i] for m in mapped], list(alone), rtol=1e-9, atol=1e-9)

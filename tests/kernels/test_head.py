@@ -156,3 +156,58 @@ def test_a_row_without_weight_takes_no_part_even_where_its_loss_is_infinite(impl
     gradients = torch.autograd.grad(value, tensors)
     assert_close(gradients[0][2], torch.zeros(6))
     assert_close(gradients, torch.autograd.grad(expected, tensors), rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("which", range(4), ids=["features", "weight", "bias", "target"])
+def test_a_change_between_the_passes_is_noticed(implementation, which):
+    layout, leaves = case()
+    for passes in (0, 1):
+        tensors = [leaf * 1 for leaf in leaves]
+        value = linear_nll(*tensors, layout.components)
+        for _ in range(passes):
+            value.backward(retain_graph=True)
+        with torch.no_grad():
+            tensors[which].add_(1)
+        if implementation == "reference" and which > 1:
+            value.backward()  # plain autograd only adds these, and needs them no more
+            continue
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            value.backward()
+
+
+@pytest.mark.parametrize("which", [0, 3], ids=["features", "target"])
+def test_overlapping_rows_share_their_gradient(implementation, which):
+    layout, tensors = case()
+    width = tensors[which].shape[1]
+    series = torch.randn(149 + width, dtype=torch.float64, requires_grad=True)
+    tensors[which] = series.unfold(0, width, 1)
+    row_weights = torch.rand(150, dtype=torch.float64)
+    value = linear_nll(*tensors, layout.components, row_weights, chunk=64)
+    expected = plainly(layout, *tensors, row_weights)
+    assert_close(value, expected, rtol=1e-11, atol=1e-11)
+    (gradient,), (exact,) = (torch.autograd.grad(loss, series) for loss in (value, expected))
+    assert_close(gradient, exact, rtol=1e-9, atol=1e-11)
+
+
+def test_no_rows_have_no_loss(implementation):
+    layout, tensors = case(rows=0)
+    value = linear_nll(*tensors, layout.components, floor=0.1)
+    assert value == 0
+    assert all(not gradient.any() for gradient in torch.autograd.grad(value, tensors))
+
+
+@pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_under_transforms_and_traces(implementation):
+    _, (features, *others) = case(rows=6)
+    weight, bias, target = (t.detach() for t in others)
+
+    def loss(features):
+        return linear_nll(features, weight, bias, target, 3, floor=0.1)
+
+    (expected,) = torch.autograd.grad(loss(features), features)
+    assert_close(torch.func.grad(loss)(features.detach()), expected)
+    stacked = torch.stack([features, 2 * features]).detach()
+    assert_close(torch.vmap(loss)(stacked), torch.stack([loss(rows) for rows in stacked]))
+    traced = torch.jit.trace(loss, features.detach(), check_trace=False)
+    assert_close(traced(2 * features), loss(2 * features))

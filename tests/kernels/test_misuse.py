@@ -4,6 +4,8 @@
 """
 
 import math
+import os
+from pathlib import Path
 
 import pytest
 import torch
@@ -15,7 +17,9 @@ from condens.functional import bounded_scales, log_prob, nll, rsample, sample
 from condens.kernels import linear_nll, native
 from condens.nn import DiagonalHead, FullHead, IsotropicHead, LowRankHead, TiedHead
 
-pytestmark = pytest.mark.skipif(bool(native.missing), reason=native.missing)
+# Set by `make test-sanitised`: where the sanitised build is, which alone would prove anything.
+SANITISED = os.environ.get("CONDENS_SANITISED", "")
+pytestmark = pytest.mark.skipif(bool(native.missing) and not SANITISED, reason=native.missing)
 
 ROWS, K, D, T, F = 100, 3, 3, 6, 4
 
@@ -215,6 +219,11 @@ def test_misuse_is_refused_by_name(door, argument):
     assert not raw
 
 
+@pytest.mark.skipif(not SANITISED, reason="the build is the normal one")
+def test_the_build_is_the_sanitised_one():
+    assert Path(native._module.__file__).is_relative_to(Path(SANITISED).resolve())
+
+
 @pytest.mark.parametrize("door", DOORS)
 def test_every_door_opens_to_what_is_right(door):
     make, call = DOORS[door]
@@ -244,11 +253,9 @@ def test_empty_layers_and_draws_are_refused(sizes):
             function(made["logits"], made["means"], made["factors"], (5,))
 
 
-@pytest.mark.parametrize("count", [0, -1, 2.5, "3", None, True, 2**40, 2**63, 2**100], ids=str)
+@pytest.mark.parametrize("count", [0, -1, 2.5, "3", None, True, 2**63, 2**100], ids=str)
 @pytest.mark.parametrize("name", ["components", "chunk"])
 def test_counts_that_are_none(name, count):
-    if name == "chunk" and count == 2**40:
-        pytest.skip("a use: one chunk")
     with pytest.raises(CondensError, match=f"{name} is |outputs"):
         linear_nll(**layer(), **{"components": K, name: count})
 
@@ -464,15 +471,14 @@ def test_columns_of_a_wide_tensor_get_their_gradient_by_a_head():
 
 @pytest.mark.parametrize("level", ["x86-64-v4", "x86-64-v3", "baseline"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("threads", [1, 2])
-def test_sizes_around_every_block(level, dtype, threads):
+def test_sizes_around_every_block(level, dtype):
     """Every remainder of rows, components and dimensions, at every level of instructions."""
     before, used = torch.get_num_threads(), native._module.level()
     if not native._module.use(level):
         pytest.skip("not on this machine")
     try:
-        torch.set_num_threads(threads)
-        for rows in (1, 7, 8, 9, 63, 64, 65, 129):
+        for rows, threads in ((1, 1), (7, 1), (8, 1), (9, 1), (63, 1), (64, 1), (65, 1), (129, 2)):
+            torch.set_num_threads(threads)
             for k, d in ((1, 1), (2, 3), (9, 4), (3, 8), (5, 9), (1, 17)):
                 made = [t.to(dtype) for t in mixture(rows, k, d).values()]
                 target, logits, means, factors, weights = made

@@ -78,6 +78,8 @@ def attach_gradient(
 class _Implicit(torch.autograd.Function):
     """The implicit function x(u, θ) of F(x; θ) = u, given its value."""
 
+    generate_vmap_rule = True
+
     @staticmethod
     def forward(
         solution: Tensor, _probability: Tensor, _logits: Tensor, _means: Tensor, _factors: Tensor

@@ -95,7 +95,9 @@ def randomness(
     """Return cumulative weights [*b, K], uniform [S, *b] in double, and noise [S, *b, D]."""
     cumulative = torch.softmax(widen(logits.detach()), -1).cumsum(-1).contiguous()
     size = (math.prod(shape), *logits.shape[:-1])
-    options: dict[str, Any] = {"device": means.device, "generator": generator}
+    # A generator that is None would keep symbolic sizes out of exported graphs.
+    options: dict[str, Any] = {} if generator is None else {"generator": generator}
+    options["device"] = means.device
     uniform = torch.rand(size, dtype=cumulative.dtype, **options)
     noise = torch.randn((*size, means.shape[-1]), dtype=means.dtype, **options)
     return cumulative, uniform, noise

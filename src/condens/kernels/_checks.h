@@ -6,14 +6,11 @@
 /* Whether there is such a mixture, and no product of its sizes overflows, nor its scratch. */
 static int sized(long long rows, long long K, long long D, long long T)
 {
-    long long full, row;
-    return rows >= 0 && K > 0 && D > 0 && !__builtin_mul_overflow(D, D + 1, &full) &&
-           (T == D || T == full / 2) && full < MOST / BLOCK &&
-           !__builtin_mul_overflow(K, 1 + D + T, &row) && row < MOST / (64 * BLOCK) &&
-           (!rows || rows < MOST / row);
+    return rows >= 0 && K > 0 && D > 0 && D < 1 << 24 && (T == D || T == D * (D + 1) / 2) &&
+           K < MOST / (64 * BLOCK) / (1 + D + T) && rows < MOST / (K * (1 + D + T));
 }
 
-/* Whether a tensor of three axes stays within what can be addressed. */
+/* Whether a tensor's numbers lie within what can be addressed. */
 static int spanned(const long long *sizes, const long long *strides, int axes)
 {
     long long last = 0, step;

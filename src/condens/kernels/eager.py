@@ -2,7 +2,8 @@
 
 Every operation runs over contiguous lines of the batch: no gather, no scatter, no dense
 D×D. The factors are read in the forward pass only; their gradient needs d, z and r. What is
-beyond the precision of the sums comes out as an infinity or NaN, for the caller to see.
+beyond the precision of the sums, in the loss or its gradients, comes out as a loss that is
+infinite or NaN, for the caller to see.
 """
 
 from collections.abc import Sequence
@@ -59,6 +60,9 @@ def forward(*inputs: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
     # Less would make numbers without full digits, which slow whatever reads them.
     torch.threshold_(share, torch.finfo(share.dtype).tiny * 2.0**32, 0.0)
     loss = whole.log_().add_(top).neg_().add_(0.91893853320467274178 * dimensions)
+    # NaN where a gradient would be: without a share, 0 · ∞.
+    for part in (difference, pulled, latent * own):
+        loss.add_(part.sum((0, 1)).mul_(0.0))
     return loss, _State(difference, latent, pulled, own, share, log_prior.exp_())
 
 

@@ -5,6 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from condens.functional.mixture import log_prob
 from condens.kernels import eager
 from condens.kernels.checks import check, check_mixture
 from condens.kernels.choice import choose
@@ -20,7 +21,10 @@ def _module(*inputs: Tensor) -> Any:
 def nll(target: Tensor, logits: Tensor, means: Tensor, factors: Tensor) -> Tensor:
     """Return −log p of each row. Shapes: [b, D], [b, K], [b, K, D], [b, K, T] → [b]."""
     inputs = (target, logits, means, factors)
-    loss: Tensor = _module(*inputs).forward(*inputs)[0]
+    module = _module(*inputs)
+    loss: Tensor = module.forward(*inputs)[0]
+    if module is eager and not bool(loss.isfinite().all()):
+        return -log_prob(*inputs)
     return loss
 
 
@@ -37,7 +41,11 @@ def nll_backward(
     inputs = (target, logits, means, factors)
     module = _module(*inputs)
     check((("weights", weights, target.shape[:1]),), target)
-    made = module.total(*inputs, weights=weights, to_target=True)[1]
+    value, made = module.total(*inputs, weights=weights, to_target=True)
+    if module is eager and not bool(value.isfinite()):
+        with torch.enable_grad():
+            leaves = [tensor.detach().requires_grad_() for tensor in inputs]
+            made = torch.autograd.grad(-log_prob(*leaves), leaves, weights)
     return tuple(gradient.contiguous() for gradient in made)
 
 
