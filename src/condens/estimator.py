@@ -12,7 +12,7 @@ import torch
 from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
-from torch import Generator, Tensor, nn
+from torch import Tensor, nn
 
 from condens import persistence, regressor_file
 from condens.conformal import Calibration, Region
@@ -165,13 +165,8 @@ class MDNRegressor(Tables, Predictions, RegressorMixin, BaseEstimator):  # type:
         Guaranteed on average over rows like those of `calibrate`, be the model right or not;
         with intervals for each target alone. See `condens.conformal.Region`.
         """
-        check_is_fitted(self)
-        if not hasattr(self, "calibration_"):
-            expected = "regions are calibrated on rows the model was not fitted to"
-            remedy = "Call calibrate(X, y) with such rows, or fit with calibration_fraction=0.1."
-            raise ArgumentError(message("the model", "is not calibrated", expected, remedy))
-        generator = Generator().manual_seed(self.seed_)
-        return self.calibration_.region(self.predict_dist(X), coverage, generator=generator)
+        calibration = self._calibration()
+        return calibration.region(self.predict_dist(X), coverage)
 
     def score_samples(self, X: Any, y: Any) -> Array:  # noqa: N803
         """Return the log density of each row of y; of its observed entries, where some are NaN."""
@@ -299,9 +294,15 @@ class MDNRegressor(Tables, Predictions, RegressorMixin, BaseEstimator):  # type:
             return network, train(network, rows, settings, progress=self.verbose)
 
     def _calibrate(self, rows: Rows) -> None:
-        densities = self._densities(rows.condition)
-        generator = Generator().manual_seed(self.seed_ + 1)
-        self.calibration_ = Calibration.of(densities, rows.target, generator=generator)
+        self.calibration_ = Calibration.of(self._densities(rows.condition), rows.target)
+
+    def _calibration(self) -> Calibration:
+        check_is_fitted(self)
+        if not hasattr(self, "calibration_"):
+            expected = "regions are calibrated on rows the model was not fitted to"
+            remedy = "Call calibrate(X, y) with such rows, or fit with calibration_fraction=0.1."
+            raise ArgumentError(message("the model", "is not calibrated", expected, remedy))
+        return self.calibration_
 
     @torch.no_grad()
     def _densities(self, condition: Tensor) -> Any:

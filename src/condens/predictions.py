@@ -12,6 +12,7 @@ from sklearn.utils import check_random_state
 from torch import Generator, Tensor
 
 from condens import arguments
+from condens.conformal import Calibration
 from condens.errors import ArgumentError, message
 
 Array = NDArray[np.float64]
@@ -35,6 +36,10 @@ class Predictions(ABC):
     @abstractmethod
     def _densities(self, condition: Tensor) -> Any:
         """Return a batch of densities in y's own units, in double precision on the CPU."""
+
+    @abstractmethod
+    def _calibration(self) -> Calibration:
+        """Return the scores that `calibrate` took; refuse where it was not called."""
 
     @abstractmethod
     def _for_moments(self, densities: Any) -> Any:
@@ -89,14 +94,24 @@ class Predictions(ABC):
 
         return self._each(X, ask)
 
-    def predict_interval(self, X: Any, coverage: float = 0.9) -> Array:  # noqa: N803
+    def predict_interval(
+        self,
+        X: Any,  # noqa: N803
+        coverage: float = 0.9,
+        *,
+        calibrated: bool = False,
+    ) -> Array:
         """Return intervals that the model gives this probability, [n, 2] or [n, D, 2].
 
-        For each target alone, with equal tails; `predict_region` has calibrated ones.
+        For each target alone, with equal tails. `calibrated` ones hold this share of new
+        targets, on average over rows like those of `calibrate`, be the model right or not.
         """
         coverage = arguments.check_mass("coverage", coverage)
+        calibration = self._calibration() if calibrated else None
 
         def ask(part: Any) -> Tensor:
+            if calibration is not None:
+                return torch.stack(calibration.interval(part, coverage), -1)
             ends = [part.marginal(dim).interval(coverage) for dim in range(part.dimensions)]
             return torch.stack([torch.cat(pair, -1) for pair in ends], 1)
 
