@@ -10,14 +10,14 @@ from typing import Any, ClassVar, Literal, Self
 
 import torch
 from sklearn.base import BaseEstimator, RegressorMixin
-from sklearn.utils import check_random_state
+from sklearn.metrics import r2_score
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor, nn
 
 from condens import persistence, regressor_file
 from condens.conformal import Calibration, Region
 from condens.data import Rows
-from condens.errors import ArgumentError, ModelFileError, message
+from condens.errors import ArgumentError, ModelFileError, TrainingError, message
 from condens.nn import DensityNetwork
 from condens.parameters import (
     check_kept,
@@ -25,7 +25,7 @@ from condens.parameters import (
     make_network,
     make_networks,
 )
-from condens.predictions import BLOCK, Array, Predictions
+from condens.predictions import BLOCK, Array, Predictions, draw_seed
 from condens.tables import Tables
 from condens.training import (
     History,
@@ -35,6 +35,7 @@ from condens.training import (
     suited_settings,
     train,
 )
+from condens.training.loop import KEPT
 
 # The rate of `partial_fit`, a share of that of `fit`, which falls to zero.
 STREAM = 0.1
@@ -168,6 +169,29 @@ class MDNRegressor(Tables, Predictions, RegressorMixin, BaseEstimator):  # type:
         calibration = self._calibration()
         return calibration.region(self.predict_dist(X), coverage)
 
+    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:  # noqa: N803
+        """Return R², as scikit-learn has it: of each target, and the mean of these.
+
+        An entry of y that is NaN was not observed and is left out, and so is a target with
+        fewer than two observed entries, if another one has more.
+        """
+        rows = self._rows(X, y, sample_weight, reset=False).observed("y")
+        blocks = rows.condition.split(BLOCK)
+        mean = torch.cat([self._for_moments(self._densities(some)).mean for some in blocks])
+        seen = ~rows.target.isnan()
+
+        def r2(at: Any) -> float:
+            """Return R² of some rows, or of some rows of a target."""
+            weights = None if rows.weights is None else rows.weights[at[0]]
+            return float(r2_score(rows.target[at].numpy(), mean[at].numpy(), sample_weight=weights))
+
+        if bool(seen.all()):
+            return r2((slice(None),))
+        counts = seen.sum(0)
+        told = counts > min(1, int(counts.max()) - 1)
+        each = [r2((seen[:, dim], dim)) for dim in told.nonzero().flatten().tolist()]
+        return sum(each) / len(each)
+
     def score_samples(self, X: Any, y: Any) -> Array:  # noqa: N803
         """Return the log density of each row of y; of its observed entries, where some are NaN."""
         rows = self._rows(X, y, None, reset=False)
@@ -177,7 +201,7 @@ class MDNRegressor(Tables, Predictions, RegressorMixin, BaseEstimator):  # type:
         return scores
 
     def plot_history(self, axes: Any = None) -> Any:
-        """Draw the losses of the last fit, on given matplotlib axes or new ones."""
+        """Draw the losses of the last fit, on given matplotlib axes or those of a new figure."""
         check_is_fitted(self)
         return self.history_.plot(axes)
 
@@ -237,6 +261,10 @@ class MDNRegressor(Tables, Predictions, RegressorMixin, BaseEstimator):  # type:
         before = dict(self.__dict__)
         try:
             self._fit_rows(*table, settings=settings, keep=keep)
+        except TrainingError as error:
+            self.__dict__ = before
+            kept = "The model is as it was before; what to lower or add is in settings=Settings(…)."
+            raise TrainingError(str(error).replace(KEPT, kept)) from None
         except BaseException:
             self.__dict__ = before
             raise
@@ -258,8 +286,8 @@ class MDNRegressor(Tables, Predictions, RegressorMixin, BaseEstimator):  # type:
         self._check_support(given.target)
         rows, held_out = given.observed("y"), None
         # With the same seed the same rows are held out again, if training goes on with the same.
-        random = check_random_state(self.random_state)
-        seed = self.seed_ if keep else int(random.randint(2**31 - 1))
+        drawn = draw_seed(self.random_state)
+        seed = self.seed_ if keep else drawn
         if self.calibration_fraction:
             rows, held_out = rows.split(self.calibration_fraction, seed)
         settings = suited_settings(len(rows)) if settings is None else settings

@@ -124,10 +124,11 @@ class Predictions(ABC):
         random_state: Any = None,
     ) -> Array:
         """Draw targets, [S, n] or [S, n, D]."""
-        if not isinstance(n_samples, Integral) or int(n_samples) < 1:
+        whole = isinstance(n_samples, Integral) and not isinstance(n_samples, bool)
+        if not whole or int(n_samples) < 1:
             came, expected = f"is {n_samples!r}", "a whole number from 1 was expected"
-            raise ArgumentError(message("n_samples", came, expected, "Change it."))
-        seed = int(check_random_state(random_state).randint(2**31 - 1))
+            raise ArgumentError(message("n_samples", came, expected, "Pass 1000, for instance."))
+        seed = draw_seed(random_state)
         drawn = self.predict_dist(X).sample(
             (int(n_samples),), generator=Generator().manual_seed(seed)
         )
@@ -145,6 +146,16 @@ class Predictions(ABC):
         """Return an array without the axis of the targets, if y had none."""
         array: Array = (answer if axis is None or not self.flat_ else answer.squeeze(axis)).numpy()
         return array
+
+
+def draw_seed(random_state: Any) -> int:
+    """Return a seed below 2³¹ from what scikit-learn calls a random state."""
+    try:
+        return int(check_random_state(random_state).randint(2**31 - 1))
+    except (TypeError, ValueError):
+        came = f"is {random_state!r}"
+        expected = "None, a whole number from 0 to 2**32 − 1 or a numpy RandomState was expected"
+        raise ArgumentError(message("random_state", came, expected, "Pass 0.")) from None
 
 
 def _levels(quantiles: Any) -> Tensor:
