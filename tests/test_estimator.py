@@ -681,6 +681,8 @@ def test_transforms_that_do_not_fit_are_refused():
     model = regressor(target_transform="positive").fit(X, np.exp(Y))
     with pytest.raises(ArgumentError, match=r"y, column 0, has -.* above 0 were expected"):
         model.partial_fit(X, Y)
+    with pytest.raises(ArgumentError, match=r"y, column 0, has -.* above 0 were expected"):
+        model.calibrate(X, Y)
     with pytest.raises(ArgumentError, match=r"target_transform goes with covariance='low_rank'"):
         regressor(covariance="low_rank", target_transform="positive").fit(X, NAMED)
 

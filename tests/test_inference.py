@@ -131,8 +131,20 @@ REFUSED = {
     "rows": (THETA, X[:7], {}, ShapeError, "parameters has 20 rows.*observations has 7"),
     "gap": (THETA, GAP, {}, NotFiniteError, r"observations is nan at \[3, 1\]"),
     "text": (THETA, np.full((20, 3), "a"), {}, ArgumentError, "observations holds"),
-    "names": (THETA, X, {"names": ["a"]}, ShapeError, "names has 1, but parameters has 2"),
-    "none": (THETA, X, {"n_components": 0}, ArgumentError, "components"),
+    "names": (THETA, X, {"names": ["a"]}, ArgumentError, r"names is \['a'\], but 2 distinct"),
+    "no names": (THETA, X, {"names": 3}, ArgumentError, "names is 3, but 2 distinct"),
+    "none": (THETA, X, {"n_components": 0}, ArgumentError, "n_components is 0.*Pass a number"),
+    "auto": (THETA, X, {"n_components": "auto"}, ArgumentError, "n_components is 'auto'"),
+    "array": (THETA, X, {"n_components": np.ones(2)}, ArgumentError, "n_components is array"),
+    "seed": (THETA, X, {"random_state": None}, ArgumentError, "random_state is None"),
+    "large seed": (THETA, X, {"random_state": 2**64}, ArgumentError, "random_state is 1844"),
+    "settings": (
+        THETA,
+        X,
+        {"settings": {"epochs": 5}},
+        ArgumentError,
+        r"settings is .*Settings\(epochs=5\)",
+    ),
     "maps": (THETA, X, {"target_transform": ["positive"]}, ShapeError, "there are 2 target"),
     "bounds": (THETA, X, {"target_transform": "unit"}, ArgumentError, "parameters, column 0"),
 }
@@ -142,7 +154,7 @@ REFUSED = {
 def test_refused(case):
     theta, x, options, kind, told = REFUSED[case]
     with pytest.raises(kind, match=told):
-        posterior(theta, x, settings=QUICK, **options)
+        posterior(theta, x, **{"settings": QUICK, **options})
 
 
 def test_observations_that_do_not_fit_are_refused():

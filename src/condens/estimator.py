@@ -21,6 +21,7 @@ from condens.errors import ArgumentError, ModelFileError, TrainingError, message
 from condens.nn import DensityNetwork
 from condens.parameters import (
     check_kept,
+    check_parameter,
     check_parameters,
     make_network,
     make_networks,
@@ -58,8 +59,8 @@ class MDNRegressor(Tables, Predictions, RegressorMixin, BaseEstimator):  # type:
             "integer", "unit", a tuple (lower, upper) or a `condens.maps.Map`, for all targets,
             in a list with one for each, or as {name: …}. "auto" proposes what suits the data,
             and says so.
-        calibration_fraction: share of the rows kept from training for `predict_region`, where
-            each counts once.
+        calibration_fraction: share of the rows kept from training for `calibrate`, where each
+            counts once.
         backbone: makes, from the number of condition columns, a module that maps them to
             features [b, F] and has F as attribute `features`; in place of an MLP.
         settings: how to train, see `condens.training.Settings`; by default what suits the
@@ -75,7 +76,7 @@ class MDNRegressor(Tables, Predictions, RegressorMixin, BaseEstimator):  # type:
         history_: what happened in training.
         maps_: what `target_transform` came to, one map for each target.
         n_targets_, target_names_: the columns of y; the names are None if it had none.
-        calibration_: scores of the rows kept for `predict_region`, where some were.
+        calibration_: scores of the rows of `calibrate`, where there were some.
         n_features_in_, feature_names_in_: the columns of X.
 
     An entry of y that is NaN was not observed: its row counts with the exact density of its
@@ -135,11 +136,13 @@ class MDNRegressor(Tables, Predictions, RegressorMixin, BaseEstimator):  # type:
 
         Arrays, lists, tensors, pandas or polars frames. Rows of weight zero are left out.
         """
-        keep = self.warm_start and self.__sklearn_is_fitted__()
+        check_parameter("warm_start", self.warm_start)
+        keep = bool(self.warm_start) and self.__sklearn_is_fitted__()
         return self._fit(X, y, sample_weight, settings=self.settings, keep=keep)
 
     def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:  # noqa: N803
         """Go once over rows, with none held out; the first call's rows give the scales too."""
+        check_parameter("settings", self.settings)
         given = self.settings or Settings()
         settings = replace(
             given,
@@ -154,8 +157,13 @@ class MDNRegressor(Tables, Predictions, RegressorMixin, BaseEstimator):  # type:
         return self._fit(X, y, sample_weight, settings=settings, keep=keep)
 
     def calibrate(self, X: Any, y: Any) -> Self:  # noqa: N803
-        """Prepare `predict_region` with rows that were not used in `fit`, each counting once."""
-        self._calibrate(self._rows(X, y, None, reset=False))
+        """Prepare `predict_region` with rows that were not used in `fit`, each counting once.
+
+        And `predict_interval(…, calibrated=True)`.
+        """
+        rows = self._rows(X, y, None, reset=False)
+        self._check_support(rows.target)
+        self._calibrate(rows)
         return self
 
     # Predicting, beside what `Predictions` has.

@@ -3,6 +3,7 @@
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from numbers import Integral
 from typing import Any, NamedTuple
 
 import torch
@@ -12,10 +13,11 @@ from condens import map_choice
 from condens.data import Rows, TargetColumns
 from condens.data.arrays import as_doubles
 from condens.data.frames import is_frame
-from condens.errors import DimensionError, NotFiniteError, ShapeError, message
+from condens.dimensions import check_names
+from condens.errors import ArgumentError, DimensionError, NotFiniteError, ShapeError, message
 from condens.maps import Map, Real
 from condens.nn import MixtureNetwork
-from condens.parameters import choose_maps
+from condens.parameters import check_parameter, choose_maps
 from condens.training import History, Settings, suited_components, suited_settings, train
 
 
@@ -109,13 +111,23 @@ def posterior(
     >>> learnt.given([1.5])
     GaussianMixture(batch_shape=[], components=3, dimensions=2, covariance='full', names=('a', 'b'))
     """
+    check_parameter("settings", settings)
+    check_parameter("n_components", n_components)
+    if isinstance(n_components, str):
+        expected = "the posterior has no search for it"
+        remedy = "Pass a number, or leave it out: what suits the number of rows is taken."
+        raise ArgumentError(message("n_components", "is 'auto'", expected, remedy))
+    if not isinstance(random_state, Integral) or not 0 <= int(random_state) < 2**63:
+        came, expected = f"is {random_state!r}", "a whole number from 0 to 2**63 − 1 was expected"
+        raise ArgumentError(message("random_state", came, expected, "Pass 0."))
+    random_state = int(random_state)
     given = TargetColumns.of(parameters, "parameters")
     if names is not None:
-        given = given._replace(names=tuple(names))
-        if len(names) != given.values.shape[1]:
-            came, expected = f"has {len(names)}", f"parameters has {given.values.shape[1]} columns"
-            raise ShapeError(message("names", came, expected, "Pass one for each."))
+        given = given._replace(names=check_names(names, given.values.shape[1]))
     seen, observed = _observations(observations, "observations")
+    if not seen.dim() or not seen.numel():
+        came, expected = f"has shape {list(seen.shape)}", "numbers for each row were expected"
+        raise ShapeError(message("observations", came, expected, "Pass [n, C] or [n, …]."))
     if seen.dim() == 1:  # one number each: what is named are the rows
         seen, observed = seen.unsqueeze(1), None
     told = ("observations", "parameters", "weights")

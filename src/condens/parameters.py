@@ -24,8 +24,8 @@ def _is_share(value: Any) -> bool:
 
 
 def _is_flag(value: Any) -> bool:
-    # numpy's booleans and whole numbers, which scikit-learn takes too.
-    return hasattr(value, "__index__") or type(value).__name__ in ("bool", "bool_")
+    # Whole numbers, as in scikit-learn, and numpy's booleans, which are none.
+    return isinstance(value, Integral) or type(value).__name__ in ("bool", "bool_")
 
 
 _COUNT = "a whole number from 1"
@@ -68,15 +68,26 @@ _EXPECTED: Mapping[str, tuple[Callable[[Any], bool], str, str]] = {
 
 def check_parameters(model: Any) -> None:
     """Refuse, by name, parameters that no model can be fitted with."""
-    for name, (fits, expected, remedy) in _EXPECTED.items():
-        value = getattr(model, name)
-        if fits(value):
-            continue
-        if name == "settings" and isinstance(value, Mapping):
-            given = ", ".join(f"{key}={part!r}" for key, part in value.items())
-            remedy = f"Pass settings=Settings({given}), with Settings from condens.training."
-        came = f"is {value!r}"
-        raise ArgumentError(message(name, came, f"{expected} was expected", remedy))
+    for name in _EXPECTED:
+        check_parameter(name, getattr(model, name))
+
+
+def check_parameter(name: str, value: Any) -> None:
+    """Refuse a parameter that no model can be fitted with."""
+    fits, expected, remedy = _EXPECTED[name]
+    if fits(value):
+        return
+    if name == "settings" and isinstance(value, Mapping):
+        given = ", ".join(f"{key}={part!r}" for key, part in value.items())
+        remedy = f"Pass settings=Settings({given}), with Settings from condens.training."
+    raise ArgumentError(message(name, f"is {value!r}", f"{expected} was expected", remedy))
+
+
+def check_flag(name: str, value: Any) -> None:
+    """Refuse what is neither True nor False."""
+    if not _is_flag(value):
+        came = f"is a {type(value).__name__}"
+        raise ArgumentError(message(name, came, "True or False was expected", _EITHER))
 
 
 def transforms_asked_for(spec: Any, labels: Sequence[str | int]) -> list[Any]:

@@ -14,6 +14,7 @@ from torch import Generator, Tensor
 from condens import arguments
 from condens.conformal import Calibration
 from condens.errors import ArgumentError, message
+from condens.parameters import check_flag
 
 Array = NDArray[np.float64]
 
@@ -68,6 +69,8 @@ class Predictions(ABC):
         its weight. Here no component counts as wider, in log y, than three times the targets
         of the fit; `predict_dist(X).mean` has no such bound.
         """
+        check_flag("return_std", return_std)
+        check_flag("return_cov", return_cov)
         if return_std and return_cov:
             came, expected = "are both true", "one of them was expected"
             remedy = "The diagonal of the covariance holds the squares of the deviations."
@@ -106,6 +109,7 @@ class Predictions(ABC):
         For each target alone, with equal tails. `calibrated` ones hold this share of new
         targets, on average over rows like those of `calibrate`, be the model right or not.
         """
+        check_flag("calibrated", calibrated)
         coverage = arguments.check_mass("coverage", coverage)
         calibration = self._calibration() if calibrated else None
 
@@ -161,8 +165,9 @@ def draw_seed(random_state: Any) -> int:
 def _levels(quantiles: Any) -> Tensor:
     """Return probabilities [Q]."""
     try:
-        levels = np.array(quantiles, dtype=np.float64, ndmin=1)
-    except (TypeError, ValueError):
+        given = quantiles.detach().cpu() if isinstance(quantiles, Tensor) else quantiles
+        levels = np.array(given, dtype=np.float64, ndmin=1)
+    except (TypeError, ValueError, OverflowError, RuntimeError):
         levels = np.full(1, np.nan)
     if levels.ndim != 1 or not levels.size or not np.all((levels >= 0) & (levels <= 1)):
         came, expected = f"is {quantiles!r}", "numbers from 0 to 1 were expected"

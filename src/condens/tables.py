@@ -38,6 +38,8 @@ class Tables:
             except ValueError as error:
                 told = str(error).rstrip().rstrip(".")
                 raise ShapeError(f"{told}. Pass {self.encoder_.described}, or fit again.") from None
+            except (TypeError, LookupError):  # what is no table is refused below, by name
+                pass
         return self.encoder_.encode(X, "X")
 
     def _rows(self, X: Any, y: Any, sample_weight: Any, *, reset: bool) -> Rows:  # noqa: N803

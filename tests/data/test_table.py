@@ -387,7 +387,7 @@ SHAPE = "while a minimum of 1 is required. Pass some data."
         (
             [[10**400]],
             NotFiniteError,
-            "X holds a whole number that a double cannot hold, but finite numbers were expected. "
+            "X holds a number that a double cannot hold, but finite numbers were expected. "
             "Scale the column, or pass it as text if it names something.",
         ),
         (

@@ -71,6 +71,9 @@ def _from_tensor(values: Tensor, name: str) -> Doubles:
         raise sparse(name, str(values.layout), ".to_dense()")
     if values.is_complex():
         raise unusable(name, values.dtype, complex)
+    if values.is_meta:
+        expected, remedy = "numbers were expected", "Pass a tensor of a device that holds data."
+        raise KindError(message(name, "is a tensor of torch's meta device", expected, remedy))
     doubles: Doubles = values.detach().cpu().double().contiguous().numpy()
     return doubles
 
@@ -89,8 +92,8 @@ def from_objects(objects: NDArray[np.object_], name: str, where: str = "") -> Do
             raise unusable(name, kind.__name__, kind, place, text=text)
     try:
         return np.array(cells, dtype=object).astype(np.float64).reshape(objects.shape)
-    except OverflowError:
-        came = f"holds a whole number{where} that a double cannot hold"
+    except (OverflowError, ValueError):  # the latter of decimals that signal
+        came = f"holds a number{where} that a double cannot hold"
         remedy = "Scale the column, or pass it as text if it names something."
         raise NotFiniteError(message(name, came, "finite numbers were expected", remedy)) from None
 
