@@ -1,6 +1,7 @@
 """Regions and intervals of fitted regressors hold what they promise, right models or wrong."""
 
 import math
+import warnings
 
 import numpy as np
 import pytest
@@ -54,8 +55,10 @@ def bounds(calibration, test, coverage, rejected=1e-4):
 def coverages(model, x, y):
     """Return the shares of rows in the region, and in each target's interval."""
     region = model.predict_region(x, COVERAGE)
-    y = y.reshape(len(x), -1)
-    inside = (region.lower.numpy() <= y) & (y <= region.upper.numpy())
+    ends = model.predict_interval(x, COVERAGE, calibrated=True)
+    assert ends.shape == (*y.shape, 2)
+    assert np.isfinite(ends).all()
+    inside = ((ends[..., 0] <= y) & (y <= ends[..., 1])).reshape(len(x), -1)
     return [float(region.contains(y).double().mean()), *inside.mean(0)]
 
 
@@ -70,8 +73,7 @@ def test_nine_tenths_are_nine_tenths(name):
     low, high = bounds(CALIBRATION, TEST, COVERAGE)
     assert 0.85 < low < 0.9 < high < 0.95
     for share in coverages(model, x, y):
-        # The region's scores are counts of draws: of equal ones a few more are held.
-        assert low < share < high + 0.005
+        assert low <= share <= high
 
 
 def test_the_model_alone_would_miss_it():
@@ -84,7 +86,7 @@ def test_the_model_alone_would_miss_it():
     lower, upper = model.predict_interval(x, 0.5).T
     assert ((lower <= y) & (y <= upper)).mean() > high + 0.1
     region = model.predict_region(x, 0.5)
-    assert low < float(region.contains(y).double().mean()) < high + 0.005
+    assert low <= float(region.contains(y).double().mean()) <= high
 
 
 def test_a_share_of_the_rows_may_be_kept_for_it():
@@ -94,7 +96,7 @@ def test_a_share_of_the_rows_may_be_kept_for_it():
     assert model.history_.rows + model.history_.validation_rows == 1500
     low, high = bounds(1000, TEST, COVERAGE)
     for share in coverages(model, *heteroscedastic(TEST, rng)):
-        assert low < share < high + 0.005
+        assert low <= share <= high
 
 
 def test_better_models_have_smaller_regions():
@@ -108,17 +110,94 @@ def test_better_models_have_smaller_regions():
     assert volumes[1] < 0.7 * volumes[0]
 
 
-def test_counts_are_covered_at_least():
+# Targets with ties, as functions of x, with atoms where rounding would lose them.
+
+
+def coins(x, rng):
+    return rng.integers(0, 2, len(x)).astype(float)
+
+
+def zero_inflated(x, rng):
+    return np.where(rng.random(len(x)) < 0.3, 1.0, np.exp(x[:, 0] + 0.5 * rng.normal(size=len(x))))
+
+
+def censored(x, rng):
+    share = 1 / (1 + np.exp(-x[:, 0] - rng.normal(size=len(x))))
+    return np.clip(share, 0.125, 0.875)
+
+
+def counts(x, rng):
+    return rng.poisson(np.exp(1 + 0.5 * x[:, 0])).astype(float)
+
+
+def steps(x, rng):
+    return np.round(2 * x[:, 0] + rng.normal(size=len(x)))
+
+
+TIES = {
+    "coins": (coins, None),
+    "coins as integers": (coins, "integer"),
+    "coins as counts": (coins, "count"),
+    "atom of positive": (zero_inflated, "positive"),
+    "atoms of shares": (censored, "unit"),
+    "atoms of reals": (censored, None),
+    "counts": (counts, "count"),
+    "counts as reals": (counts, None),
+    "integers": (steps, "integer"),
+}
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.parametrize("informed", [True, False], ids=["informed", "uninformed"])
+@pytest.mark.parametrize("name", TIES)
+def test_equal_scores_are_held_together(name, informed):
+    # Without information every row has the same density, and equal targets equal scores.
+    draw, transform = TIES[name]
     rng = np.random.default_rng(8)
 
-    def draw(rows):
-        x = rng.normal(size=(rows, 1))
-        return x, rng.poisson(np.exp(1 + 0.5 * x[:, 0]))
+    def rows(count):
+        x = rng.normal(size=(count, 1))
+        return x if informed else np.zeros_like(x), draw(x, rng)
 
-    model = regressor(2, target_transform="count", settings=Settings(epochs=10)).fit(*draw(1000))
-    model.calibrate(*draw(1000))
-    x, y = draw(2000)
-    low, _ = bounds(1000, 2000, COVERAGE)
+    model = regressor(2, target_transform=transform, settings=Settings(epochs=10))
+    model.fit(*rows(1000)).calibrate(*rows(CALIBRATION))
+    low, _ = bounds(CALIBRATION, TEST, COVERAGE)
     # Equal scores make both larger than need be, never smaller.
-    for share in coverages(model, x, y):
-        assert low < share < 0.99
+    for share in coverages(model, *rows(TEST)):
+        assert low <= share
+
+
+def test_targets_far_out_are_held():
+    # A fifth lies where F is exactly 0 or 1 in double precision.
+    rng = np.random.default_rng(9)
+
+    def rows(count, share):
+        x = rng.normal(size=(count, 1))
+        far = rng.choice([-1, 1], count) * 10.0 ** rng.uniform(3, 9, count)
+        return x, x[:, 0] + rng.normal(size=count) + far * (rng.random(count) < share)
+
+    model = regressor(2, settings=Settings(epochs=10)).fit(*rows(1000, 0.0))
+    model.calibrate(*rows(CALIBRATION, 0.2))
+    low, high = bounds(CALIBRATION, TEST, COVERAGE)
+    for share in coverages(model, *rows(TEST, 0.2)):
+        assert low <= share <= high
+
+
+@pytest.mark.parametrize("far", [30.0, 1e3, 1e4])
+def test_conditions_far_out_are_held(far):
+    rng = np.random.default_rng(10)
+
+    def rows(count, share):
+        x = rng.normal(size=(count, 2))
+        x[rng.random(count) < share] *= far
+        return x, np.tanh(x[:, 0]) + 0.2 * rng.normal(size=count)
+
+    model = regressor(2, settings=Settings(epochs=10)).fit(*rows(1000, 0.0))
+    with warnings.catch_warnings():
+        # That conditions are far out may be told: here they are so on purpose.
+        warnings.simplefilter("ignore")
+        model.calibrate(*rows(CALIBRATION, 0.2))
+        shares = coverages(model, *rows(TEST, 0.2))
+    low, high = bounds(CALIBRATION, TEST, COVERAGE)
+    for share in shares:
+        assert low <= share <= high

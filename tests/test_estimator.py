@@ -7,6 +7,7 @@ import sys
 import warnings
 
 import joblib
+import matplotlib as mpl
 import numpy as np
 import pandas as pd
 import polars as pl
@@ -14,11 +15,14 @@ import pytest
 import scipy.sparse
 import sklearn
 import torch
+from matplotlib import pyplot as plt
+from matplotlib.figure import Figure
 from numpy.testing import assert_allclose, assert_array_equal
 from regressors import MIXED, NAMED, Bent, X, Y, deep, regressor
 from sklearn.base import clone
 from sklearn.compose import TransformedTargetRegressor
-from sklearn.exceptions import NotFittedError
+from sklearn.exceptions import NotFittedError, UndefinedMetricWarning
+from sklearn.metrics import r2_score
 from sklearn.model_selection import GridSearchCV, cross_val_predict, cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
@@ -32,8 +36,11 @@ from condens.errors import (
     KindError,
     NotFiniteError,
     ShapeError,
+    TargetWarning,
+    TrainingError,
 )
 from condens.nn import Ensemble
+from condens.scorers import energy_scorer, log_likelihood_scorer
 from condens.training import Settings
 
 NEEDS_Y = "score_samples takes y; the law is tested below for every method"
@@ -66,6 +73,8 @@ METHODS = {
     "cov": lambda model, x, _: model.predict(x, return_cov=True)[1],
     "quantiles": lambda model, x, _: model.predict_quantiles(x),
     "interval": lambda model, x, _: model.predict_interval(x),
+    "calibrated": lambda model, x, _: model.predict_interval(x, calibrated=True),
+    "region": lambda model, x, _: model.predict_region(x).log_threshold.numpy(),
     "score_samples": lambda model, x, y: model.score_samples(x, y),
     "log_prob": lambda model, x, y: model.predict_dist(x).log_prob(y).numpy(),
 }
@@ -411,6 +420,75 @@ def test_names_work_wherever_a_target_is_asked_for():
     assert_array_equal(density.quantile(0.5, "größe").numpy(), density.quantile(0.5, 1).numpy())
 
 
+@pytest.mark.parametrize("frame", [pd.DataFrame, pl.DataFrame], ids=["pandas", "polars"])
+def test_targets_are_taken_by_their_names(frame):
+    y = frame({"price": NAMED["price"].to_numpy(), "größe": NAMED["größe"].to_numpy()})
+    swapped = y[["größe", "price"]]
+    model = regressor(settings=Settings(epochs=30)).fit(X, y)
+    assert model.score(X, swapped) == model.score(X, y)
+    assert model.score(X, y) == model.score(X, NAMED.to_numpy())
+    assert_array_equal(model.score_samples(X, swapped), model.score_samples(X, y))
+    for scorer in (log_likelihood_scorer, energy_scorer):
+        assert scorer(model, X, swapped) == scorer(model, X, y)
+    one, other = (clone(model).fit(X, y).calibrate(X, part) for part in (y, swapped))
+    assert torch.equal(one.calibration_.ranks, other.calibration_.ranks)
+    assert torch.equal(one.calibration_.levels[0], other.calibration_.levels[0])
+    one, other = (clone(model).fit(X, y).partial_fit(X, part) for part in (y, swapped))
+    assert_array_equal(one.predict(X), other.predict(X))
+    one, other = (
+        clone(model).fit(X, y).set_params(warm_start=True).fit(X, part) for part in (y, swapped)
+    )
+    assert_array_equal(one.predict(X), other.predict(X))
+    region = one.calibrate(X, y).predict_region(X)
+    assert torch.equal(region.contains(swapped), region.contains(y))
+
+
+# Scores.
+
+
+def test_score_is_that_of_scikit_learn():
+    weights = np.arange(240) % 3
+    for y in (Y, Y[:, 0], Y[:, :1]):
+        model = regressor().fit(X, y)
+        assert model.score(X, y) == r2_score(y, model.predict(X))
+        expected = r2_score(y, model.predict(X), sample_weight=weights)
+        assert model.score(X, y, weights) == pytest.approx(expected, abs=1e-12)
+    with pytest.warns(UndefinedMetricWarning):
+        assert np.isnan(model.score(X[:1], y[:1]))
+
+
+def test_what_was_not_observed_is_left_out_of_the_score():
+    model = regressor(settings=Settings(epochs=30)).fit(X, Y)
+    gaps = Y.copy()
+    gaps[:80, 0], gaps[60:160, 1], gaps[200:] = np.nan, np.nan, np.nan
+    mean, weights = model.predict(X), 1.0 + np.arange(240) % 3
+
+    def expected(y, weights):
+        seen = [~np.isnan(column) for column in y.T]
+        return np.mean(
+            [r2_score(y[s, d], mean[s, d], sample_weight=weights[s]) for d, s in enumerate(seen)]
+        )
+
+    assert model.score(X, gaps) == pytest.approx(expected(gaps, np.ones(240)), abs=1e-12)
+    assert model.score(X, gaps, weights) == pytest.approx(expected(gaps, weights), abs=1e-12)
+    # A target that nobody saw twice has no R².
+    gaps[1:, 0] = np.nan
+    seen = ~np.isnan(gaps[:, 1])
+    assert model.score(X, gaps) == pytest.approx(r2_score(Y[seen, 1], mean[seen, 1]), abs=1e-12)
+    with pytest.raises(ArgumentError, match="y has no row that counts"):
+        model.score(X, np.full_like(Y, np.nan))
+
+
+def test_cross_validation_with_missing_targets():
+    gaps = np.where(np.random.default_rng(3).random(Y.shape) < 0.2, np.nan, Y)
+    model = regressor(settings=Settings(epochs=60))
+    scores = cross_val_score(model, X, gaps, cv=2)
+    # R² of the truth is 1 − 0.09/Var(y), 0.96 and 0.93.
+    assert scores.min() > 0.8
+    for scorer in (log_likelihood_scorer, energy_scorer):
+        assert np.isfinite(cross_val_score(model, X, gaps, cv=2, scoring=scorer)).all()
+
+
 # Extremes.
 
 
@@ -530,6 +608,8 @@ def test_weights_that_are_refused(case):
 
 
 PARAMETERS = [
+    *((name, value) for name in ("warm_start", "verbose") for value in ("yes", None, 0.5, [])),
+    *(("random_state", value) for value in ("seed", -1, 2**32, 0.5, np.random.default_rng(0))),
     *(("n_components", value) for value in (0, -1, 2.5, "many", True, np.ones(2))),
     *(("covariance", value) for value in ("spherical", None, ["full"])),
     *((name, value) for name in ("width", "depth", "n_members") for value in (0, 1.5, "a", True)),
@@ -546,8 +626,51 @@ PARAMETERS = [
 
 @pytest.mark.parametrize(("name", "value"), PARAMETERS, ids=lambda value: repr(value)[:30])
 def test_parameters_that_are_refused(name, value):
-    with pytest.raises(ArgumentError, match=rf"(?s)^{name} .*, but .*\. \w"):
+    with pytest.raises(ArgumentError, match=rf"(?s)^{name} .*, but .*\. \w") as raised:
         regressor(**{name: value}).fit(X, Y)
+    assert "Change it" not in str(raised.value)
+
+
+def test_settings_in_a_dictionary_are_told_how():
+    with pytest.raises(ArgumentError, match=r"Pass settings=Settings\(epochs=5, clip=1\.0\)"):
+        regressor(settings={"epochs": 5, "clip": 1.0}).fit(X, Y)
+
+
+class Broken(Bent):
+    def forward(self, condition):
+        return super().forward(condition) * torch.nan
+
+
+def test_training_that_fails_tells_of_the_model_and_leaves_it():
+    model = regressor(backbone=Bent).fit(X, Y)
+    before = model.predict(X)
+    with pytest.raises(TrainingError, match=r"The model is as it was before") as raised:
+        model.set_params(backbone=Broken, settings=Settings(epochs=60)).fit(X, Y)
+    assert "in the network" not in str(raised.value)
+    assert_array_equal(model.predict(X), before)
+    with pytest.raises(TrainingError, match=r"The model is as it was before"):
+        regressor(backbone=Broken, settings=Settings(epochs=60)).fit(X, Y)
+
+
+@pytest.mark.filterwarnings("ignore:.*explained by no component")
+def test_positive_targets_over_orders_of_magnitude_are_advised():
+    wide = np.exp(3 * Y)
+    with pytest.warns(
+        TargetWarning, match=r"column\(s\) 0, 1 and .*target_transform='positive'"
+    ) as told:
+        regressor().fit(X, wide)
+    assert sum(one.category is TargetWarning for one in told) == 1
+    named = pd.DataFrame({"price": wide[:, 0], "lat": Y[:, 1]})
+    with pytest.warns(TargetWarning, match=r"column\(s\) 'price' and"):
+        model = regressor().fit(X, named)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", TargetWarning)
+        model.partial_fit(X, named)
+        for transform in ("positive", "real", ["real", "positive"], {0: "positive", 1: "real"}):
+            regressor(target_transform=transform).fit(X, wide)
+        regressor().fit(X, np.exp(Y))
+        regressor().fit(X, Y)
+        regressor(target_transform={"price": "positive"}).fit(X, named)
 
 
 def test_transforms_that_do_not_fit_are_refused():
@@ -558,6 +681,8 @@ def test_transforms_that_do_not_fit_are_refused():
     model = regressor(target_transform="positive").fit(X, np.exp(Y))
     with pytest.raises(ArgumentError, match=r"y, column 0, has -.* above 0 were expected"):
         model.partial_fit(X, Y)
+    with pytest.raises(ArgumentError, match=r"y, column 0, has -.* above 0 were expected"):
+        model.calibrate(X, Y)
     with pytest.raises(ArgumentError, match=r"target_transform goes with covariance='low_rank'"):
         regressor(covariance="low_rank", target_transform="positive").fit(X, NAMED)
 
@@ -576,10 +701,11 @@ def test_other_columns_than_those_fitted_are_refused():
         model.predict(MIXED.assign(new=np.nan))
     with pytest.raises(ShapeError, match=r"X has 2 features.*expecting 3.*Pass the 3 column"):
         regressor().fit(X, Y).predict(X[:, :2])
-    swapped = NAMED[["größe", "price"]]
-    with pytest.raises(DimensionError, match=r"y has columns größe, price.*\(price, größe\)"):
-        model.score_samples(MIXED, swapped)
-    for method in (model.score_samples, model.calibrate, model.partial_fit):
+    other = NAMED.rename(columns={"größe": "size"})
+    for method in (model.score, model.score_samples, model.calibrate, model.partial_fit):
+        with pytest.raises(DimensionError, match=r"y has columns price, size.*\(price, größe\)"):
+            method(MIXED, other)
+    for method in (model.score, model.score_samples, model.calibrate, model.partial_fit):
         with pytest.raises(ShapeError, match=r"y has 1 column.*2 target.*price, größe.*fit again"):
             method(MIXED, NAMED["price"])
 
@@ -591,6 +717,7 @@ def test_nothing_is_answered_before_a_fit(tmp_path):
         lambda: model.predict_dist(X),
         lambda: model.predict_quantiles(X),
         lambda: model.predict_interval(X),
+        lambda: model.predict_interval(X, calibrated=True),
         lambda: model.predict_region(X),
         lambda: model.sample(X),
         lambda: model.score(X, Y),
@@ -605,13 +732,16 @@ def test_nothing_is_answered_before_a_fit(tmp_path):
 
 def test_regions_need_a_calibration(fitted):
     plain = regressor().fit(X, Y)
-    with pytest.raises(ArgumentError, match=r"the model is not calibrated.*calibrate\(X, y\)"):
-        plain.predict_region(X)
+    for ask in (plain.predict_region, lambda x: plain.predict_interval(x, calibrated=True)):
+        with pytest.raises(ArgumentError, match=r"the model is not calibrated.*calibrate\(X, y\)"):
+            ask(X)
     assert bool(plain.calibrate(X, Y).predict_region(X).log_threshold.isfinite().all())
     plain.fit(X, Y)
     assert not hasattr(plain, "calibration_")  # it was that of another network
     with pytest.raises(ArgumentError, match=r"coverage is 0.999, with 72 rows.*at least 999"):
         fitted.predict_region(X, 0.999)
+    with pytest.raises(ArgumentError, match=r"coverage is 0.999, with 72 rows.*at least 999"):
+        fitted.predict_interval(X, 0.999, calibrated=True)
     with pytest.raises(NotFiniteError, match="points without gaps"):
         fitted.predict_region(X).contains(np.full((240, 2), np.nan))
 
@@ -634,7 +764,37 @@ def test_questions_that_are_refused(fitted):
 def test_history(fitted):
     assert [epoch.epoch for epoch in fitted.history_.epochs] == [0, 1, 2]
     assert fitted.history_.rows + fitted.history_.validation_rows == 168
-    assert fitted.plot_history().get_xlabel() == "epoch"
+
+
+def test_the_history_is_drawn_where_pyplot_sees_it(fitted, tmp_path):
+    mpl.use("agg")
+    axes = fitted.plot_history()
+    assert axes.get_xlabel() == "epoch"
+    assert axes.figure is plt.gcf()
+    plt.savefig(tmp_path / "history.png")
+    colours = np.unique(plt.imread(tmp_path / "history.png").reshape(-1, 4), axis=0)
+    assert len(colours) > 100
+    plt.close(axes.figure)
+    own = Figure().subplots()
+    assert fitted.plot_history(own) is own
+    assert not plt.get_fignums()
+
+
+def test_plots_need_matplotlib(fitted, monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(ImportError, match=r"needs matplotlib.*pip install 'condens\[plot\]'"):
+        fitted.plot_history()
+
+
+def test_it_is_printed_shortly():
+    model = MDNRegressor(settings=Settings(epochs=5), random_state=0)
+    assert repr(model) == "MDNRegressor(random_state=0, settings=Settings(epochs=5))"
+    assert repr(Settings()) == "Settings()"
+    assert eval(repr(Settings(clip=1, seed=3))) == Settings(clip=1, seed=3)
+    long = regressor(settings=Settings(epochs=30)).fit(X, Y)
+    assert repr(long.history_).count("\n") == 0
+    assert len(repr(long.history_)) < 200
+    assert repr(long.history_).startswith("History(epochs=30, best_epoch=")
 
 
 def test_scikit_learn_may_be_absent():

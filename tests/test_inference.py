@@ -4,13 +4,14 @@ import math
 
 import numpy as np
 import pandas as pd
+import polars as pl
 import pytest
 import torch
 from torch.distributions import MultivariateNormal
 from torch.testing import assert_close
 
 from condens import GaussianMixture, TransformedMixture
-from condens.errors import ArgumentError, NotFiniteError, ShapeError
+from condens.errors import ArgumentError, DimensionError, NotFiniteError, ShapeError
 from condens.inference import posterior
 from condens.training import Settings
 
@@ -84,6 +85,45 @@ def test_the_same_seed_gives_the_same_bytes():
     assert not torch.equal(one.given(x[0]).means, other.given(x[0]).means)
 
 
+@pytest.mark.parametrize("frame", [pd.DataFrame, pl.DataFrame], ids=["pandas", "polars"])
+def test_names_are_heeded(frame):
+    theta, x, _ = gaussian(200)
+    parameters = frame({"a": theta[:, 0].numpy(), "b": theta[:, 1].numpy()})
+    names = ["u", "v", "w"]
+    table = frame({name: x[:, i].numpy() for i, name in enumerate(names)})
+    learnt = posterior(parameters, table, settings=QUICK)
+    plain = posterior(theta, x, settings=QUICK)
+    assert learnt.observation_names == ("u", "v", "w")
+    expected = plain.given(x).mean
+    for order in (names, names[::-1], ["v", "u", "w"]):
+        assert torch.equal(learnt.given(table[order]).mean, expected)
+    assert torch.equal(learnt.given(x).mean, expected)
+    density = learnt.given(table[names[::-1]])
+    both = learnt.log_prob(parameters[["b", "a"]], table[names[::-1]])
+    assert torch.equal(both, density.log_prob(theta.double()))
+    drawn = learnt.sample((3,), table[names[::-1]], generator=torch.Generator().manual_seed(0))
+    assert torch.equal(drawn, plain.sample((3,), x, generator=torch.Generator().manual_seed(0)))
+    other = table.rename(columns={"u": "z"}) if frame is pd.DataFrame else table.rename({"u": "z"})
+    with pytest.raises(DimensionError, match=r"observation has z, v, w, but u, v, w were trained"):
+        learnt.given(other)
+    with pytest.raises(DimensionError, match=r"observation has u, v, but u, v, w were trained"):
+        learnt.given(table[["u", "v"]])
+
+
+def test_a_row_of_a_frame_is_read_by_its_index():
+    theta, x, _ = gaussian(100)
+    table = pd.DataFrame(x.numpy(), columns=["u", "v", "w"])
+    learnt = posterior(theta, table, settings=QUICK)
+    row = table.iloc[3]
+    assert learnt.given(row).batch_shape == ()
+    assert torch.equal(learnt.given(row[["w", "u", "v"]]).mean, learnt.given(x[3]).mean)
+    with pytest.raises(DimensionError, match="observation has u, v, z"):
+        learnt.given(row.rename({"w": "z"}))
+    # Rows that have names say nothing of columns.
+    named = pd.Series(x[:, 0].numpy(), index=[f"run {i}" for i in range(100)])
+    assert posterior(theta, named, settings=QUICK).observation_names is None
+
+
 THETA, X, _ = gaussian(20)
 GAP = X.clone()
 GAP[3, 1] = math.nan
@@ -91,8 +131,20 @@ REFUSED = {
     "rows": (THETA, X[:7], {}, ShapeError, "parameters has 20 rows.*observations has 7"),
     "gap": (THETA, GAP, {}, NotFiniteError, r"observations is nan at \[3, 1\]"),
     "text": (THETA, np.full((20, 3), "a"), {}, ArgumentError, "observations holds"),
-    "names": (THETA, X, {"names": ["a"]}, ShapeError, "names has 1, but parameters has 2"),
-    "none": (THETA, X, {"n_components": 0}, ArgumentError, "components"),
+    "names": (THETA, X, {"names": ["a"]}, ArgumentError, r"names is \['a'\], but 2 distinct"),
+    "no names": (THETA, X, {"names": 3}, ArgumentError, "names is 3, but 2 distinct"),
+    "none": (THETA, X, {"n_components": 0}, ArgumentError, "n_components is 0.*Pass a number"),
+    "auto": (THETA, X, {"n_components": "auto"}, ArgumentError, "n_components is 'auto'"),
+    "array": (THETA, X, {"n_components": np.ones(2)}, ArgumentError, "n_components is array"),
+    "seed": (THETA, X, {"random_state": None}, ArgumentError, "random_state is None"),
+    "large seed": (THETA, X, {"random_state": 2**64}, ArgumentError, "random_state is 1844"),
+    "settings": (
+        THETA,
+        X,
+        {"settings": {"epochs": 5}},
+        ArgumentError,
+        r"settings is .*Settings\(epochs=5\)",
+    ),
     "maps": (THETA, X, {"target_transform": ["positive"]}, ShapeError, "there are 2 target"),
     "bounds": (THETA, X, {"target_transform": "unit"}, ArgumentError, "parameters, column 0"),
 }
@@ -102,7 +154,7 @@ REFUSED = {
 def test_refused(case):
     theta, x, options, kind, told = REFUSED[case]
     with pytest.raises(kind, match=told):
-        posterior(theta, x, settings=QUICK, **options)
+        posterior(theta, x, **{"settings": QUICK, **options})
 
 
 def test_observations_that_do_not_fit_are_refused():

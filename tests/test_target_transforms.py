@@ -63,7 +63,7 @@ def fits():
             settings = Settings(epochs=25)
             models = [
                 regressor(3, width=32, target_transform=spec, settings=settings).fit(*rows)
-                for spec in (transform, None)
+                for spec in (transform, "real")
             ]
             made[name] = (*test, *models)
         return made[name]
@@ -233,7 +233,7 @@ def test_automatic_transforms_are_told():
     assert seen[0].filename == __file__
     assert model.maps_ == (Positive(), Integer(lower=0), Interval(0.0, 1.0), Real())
     with pytest.warns(UserWarning, match=r"'auto' chose {'children': Integer\(lower=0\)}\. Pass"):
-        some = regressor(target_transform={"children": "auto"}).fit(X, y)
+        some = regressor(target_transform={"children": "auto", "income": "real"}).fit(X, y)
     assert some.maps_ == (Real(), Integer(lower=0), Real(), Real())
     with warnings.catch_warnings():
         warnings.filterwarnings("error", message=".*auto")

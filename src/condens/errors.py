@@ -53,6 +53,10 @@ class ModelFileError(CondensError):
     """A model file that cannot be read or written: absent, damaged, or of another kind."""
 
 
+class TargetWarning(UserWarning):
+    """Targets for which another `target_transform` would suit better."""
+
+
 def message(argument: str, came: str, expected: str, remedy: str) -> str:
     """Build the text of an error.
 

@@ -10,22 +10,23 @@ from typing import Any, ClassVar, Literal, Self
 
 import torch
 from sklearn.base import BaseEstimator, RegressorMixin
-from sklearn.utils import check_random_state
+from sklearn.metrics import r2_score
 from sklearn.utils.validation import check_is_fitted
-from torch import Generator, Tensor, nn
+from torch import Tensor, nn
 
 from condens import persistence, regressor_file
 from condens.conformal import Calibration, Region
 from condens.data import Rows
-from condens.errors import ArgumentError, ModelFileError, message
+from condens.errors import ArgumentError, ModelFileError, TrainingError, message
 from condens.nn import DensityNetwork
 from condens.parameters import (
     check_kept,
+    check_parameter,
     check_parameters,
     make_network,
     make_networks,
 )
-from condens.predictions import BLOCK, Array, Predictions
+from condens.predictions import BLOCK, Array, Predictions, draw_seed
 from condens.tables import Tables
 from condens.training import (
     History,
@@ -35,6 +36,7 @@ from condens.training import (
     suited_settings,
     train,
 )
+from condens.training.loop import KEPT
 
 # The rate of `partial_fit`, a share of that of `fit`, which falls to zero.
 STREAM = 0.1
@@ -57,8 +59,8 @@ class MDNRegressor(Tables, Predictions, RegressorMixin, BaseEstimator):  # type:
             "integer", "unit", a tuple (lower, upper) or a `condens.maps.Map`, for all targets,
             in a list with one for each, or as {name: …}. "auto" proposes what suits the data,
             and says so.
-        calibration_fraction: share of the rows kept from training for `predict_region`, where
-            each counts once.
+        calibration_fraction: share of the rows kept from training for `calibrate`, where each
+            counts once.
         backbone: makes, from the number of condition columns, a module that maps them to
             features [b, F] and has F as attribute `features`; in place of an MLP.
         settings: how to train, see `condens.training.Settings`; by default what suits the
@@ -74,7 +76,7 @@ class MDNRegressor(Tables, Predictions, RegressorMixin, BaseEstimator):  # type:
         history_: what happened in training.
         maps_: what `target_transform` came to, one map for each target.
         n_targets_, target_names_: the columns of y; the names are None if it had none.
-        calibration_: scores of the rows kept for `predict_region`, where some were.
+        calibration_: scores of the rows of `calibrate`, where there were some.
         n_features_in_, feature_names_in_: the columns of X.
 
     An entry of y that is NaN was not observed: its row counts with the exact density of its
@@ -134,11 +136,13 @@ class MDNRegressor(Tables, Predictions, RegressorMixin, BaseEstimator):  # type:
 
         Arrays, lists, tensors, pandas or polars frames. Rows of weight zero are left out.
         """
-        keep = self.warm_start and self.__sklearn_is_fitted__()
+        check_parameter("warm_start", self.warm_start)
+        keep = bool(self.warm_start) and self.__sklearn_is_fitted__()
         return self._fit(X, y, sample_weight, settings=self.settings, keep=keep)
 
     def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:  # noqa: N803
         """Go once over rows, with none held out; the first call's rows give the scales too."""
+        check_parameter("settings", self.settings)
         given = self.settings or Settings()
         settings = replace(
             given,
@@ -153,8 +157,13 @@ class MDNRegressor(Tables, Predictions, RegressorMixin, BaseEstimator):  # type:
         return self._fit(X, y, sample_weight, settings=settings, keep=keep)
 
     def calibrate(self, X: Any, y: Any) -> Self:  # noqa: N803
-        """Prepare `predict_region` with rows that were not used in `fit`, each counting once."""
-        self._calibrate(self._rows(X, y, None, reset=False))
+        """Prepare `predict_region` with rows that were not used in `fit`, each counting once.
+
+        And `predict_interval(…, calibrated=True)`.
+        """
+        rows = self._rows(X, y, None, reset=False)
+        self._check_support(rows.target)
+        self._calibrate(rows)
         return self
 
     # Predicting, beside what `Predictions` has.
@@ -165,13 +174,31 @@ class MDNRegressor(Tables, Predictions, RegressorMixin, BaseEstimator):  # type:
         Guaranteed on average over rows like those of `calibrate`, be the model right or not;
         with intervals for each target alone. See `condens.conformal.Region`.
         """
-        check_is_fitted(self)
-        if not hasattr(self, "calibration_"):
-            expected = "regions are calibrated on rows the model was not fitted to"
-            remedy = "Call calibrate(X, y) with such rows, or fit with calibration_fraction=0.1."
-            raise ArgumentError(message("the model", "is not calibrated", expected, remedy))
-        generator = Generator().manual_seed(self.seed_)
-        return self.calibration_.region(self.predict_dist(X), coverage, generator=generator)
+        calibration = self._calibration()
+        return calibration.region(self.predict_dist(X), coverage)
+
+    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:  # noqa: N803
+        """Return R², as scikit-learn has it: of each target, and the mean of these.
+
+        An entry of y that is NaN was not observed and is left out, and so is a target with
+        fewer than two observed entries, if another one has more.
+        """
+        rows = self._rows(X, y, sample_weight, reset=False).observed("y")
+        blocks = rows.condition.split(BLOCK)
+        mean = torch.cat([self._for_moments(self._densities(some)).mean for some in blocks])
+        seen = ~rows.target.isnan()
+
+        def r2(at: Any) -> float:
+            """Return R² of some rows, or of some rows of a target."""
+            weights = None if rows.weights is None else rows.weights[at[0]]
+            return float(r2_score(rows.target[at].numpy(), mean[at].numpy(), sample_weight=weights))
+
+        if bool(seen.all()):
+            return r2((slice(None),))
+        counts = seen.sum(0)
+        told = counts > min(1, int(counts.max()) - 1)
+        each = [r2((seen[:, dim], dim)) for dim in told.nonzero().flatten().tolist()]
+        return sum(each) / len(each)
 
     def score_samples(self, X: Any, y: Any) -> Array:  # noqa: N803
         """Return the log density of each row of y; of its observed entries, where some are NaN."""
@@ -182,7 +209,7 @@ class MDNRegressor(Tables, Predictions, RegressorMixin, BaseEstimator):  # type:
         return scores
 
     def plot_history(self, axes: Any = None) -> Any:
-        """Draw the losses of the last fit, on given matplotlib axes or new ones."""
+        """Draw the losses of the last fit, on given matplotlib axes or those of a new figure."""
         check_is_fitted(self)
         return self.history_.plot(axes)
 
@@ -242,6 +269,10 @@ class MDNRegressor(Tables, Predictions, RegressorMixin, BaseEstimator):  # type:
         before = dict(self.__dict__)
         try:
             self._fit_rows(*table, settings=settings, keep=keep)
+        except TrainingError as error:
+            self.__dict__ = before
+            kept = "The model is as it was before; what to lower or add is in settings=Settings(…)."
+            raise TrainingError(str(error).replace(KEPT, kept)) from None
         except BaseException:
             self.__dict__ = before
             raise
@@ -263,8 +294,8 @@ class MDNRegressor(Tables, Predictions, RegressorMixin, BaseEstimator):  # type:
         self._check_support(given.target)
         rows, held_out = given.observed("y"), None
         # With the same seed the same rows are held out again, if training goes on with the same.
-        random = check_random_state(self.random_state)
-        seed = self.seed_ if keep else int(random.randint(2**31 - 1))
+        drawn = draw_seed(self.random_state)
+        seed = self.seed_ if keep else drawn
         if self.calibration_fraction:
             rows, held_out = rows.split(self.calibration_fraction, seed)
         settings = suited_settings(len(rows)) if settings is None else settings
@@ -299,9 +330,15 @@ class MDNRegressor(Tables, Predictions, RegressorMixin, BaseEstimator):  # type:
             return network, train(network, rows, settings, progress=self.verbose)
 
     def _calibrate(self, rows: Rows) -> None:
-        densities = self._densities(rows.condition)
-        generator = Generator().manual_seed(self.seed_ + 1)
-        self.calibration_ = Calibration.of(densities, rows.target, generator=generator)
+        self.calibration_ = Calibration.of(self._densities(rows.condition), rows.target)
+
+    def _calibration(self) -> Calibration:
+        check_is_fitted(self)
+        if not hasattr(self, "calibration_"):
+            expected = "regions are calibrated on rows the model was not fitted to"
+            remedy = "Call calibrate(X, y) with such rows, or fit with calibration_fraction=0.1."
+            raise ArgumentError(message("the model", "is not calibrated", expected, remedy))
+        return self.calibration_
 
     @torch.no_grad()
     def _densities(self, condition: Tensor) -> Any:

@@ -3,7 +3,8 @@
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from numbers import Integral
+from typing import Any, NamedTuple
 
 import torch
 from torch import Generator, Tensor
@@ -11,10 +12,12 @@ from torch import Generator, Tensor
 from condens import map_choice
 from condens.data import Rows, TargetColumns
 from condens.data.arrays import as_doubles
-from condens.errors import NotFiniteError, ShapeError, message
+from condens.data.frames import is_frame
+from condens.dimensions import check_names
+from condens.errors import ArgumentError, DimensionError, NotFiniteError, ShapeError, message
 from condens.maps import Map, Real
 from condens.nn import MixtureNetwork
-from condens.parameters import choose_maps
+from condens.parameters import check_parameter, choose_maps
 from condens.training import History, Settings, suited_components, suited_settings, train
 
 
@@ -26,20 +29,24 @@ class AmortisedPosterior:
         network: from observations [b, C] to densities over D parameters, in double precision.
         observation_shape: of one observation, C numbers.
         history: what happened in training.
+        observation_names: of the columns, where observations came in a data frame.
     """
 
     network: MixtureNetwork
     observation_shape: torch.Size
     history: History
+    observation_names: tuple[str, ...] | None = None
 
     @torch.no_grad()
     def given(self, observation: Any) -> Any:
         """Return the joint density of the parameters given an observation, or a batch of them.
 
-        A `GaussianMixture`; a `TransformedMixture` where parameters are bounded. Shapes: one
+        A `GaussianMixture`; a `TransformedMixture` where parameters are bounded. The columns of
+        a data frame, or the entries of one of its rows, are taken by their names. Shapes: one
         observation → batch shape [], `[b, *observation_shape]` → [b].
         """
-        values = torch.from_numpy(as_doubles(observation, "observation"))
+        given = _observations(observation, "observation")
+        values = self._in_order(given).values
         shape, batch = self.observation_shape, values.dim() - len(self.observation_shape)
         if batch not in (0, 1) or values.shape[batch:] != shape:
             came, expected = f"has shape {list(values.shape)}", f"{list(shape)} was expected"
@@ -51,6 +58,17 @@ class AmortisedPosterior:
             raise NotFiniteError(message("observation", came, expected, remedy))
         found = self.network(values.reshape(-1, shape.numel()))
         return found if batch else found[0]
+
+    def _in_order(self, given: "_Observations") -> "_Observations":
+        ours, theirs = self.observation_names, given.names
+        if ours is None or theirs is None or ours == theirs:
+            return given
+        if sorted(ours) != sorted(theirs):
+            came, expected = f"has {', '.join(theirs)}", f"{', '.join(ours)} were trained on"
+            remedy = "Pass just these, or an array."
+            raise DimensionError(message("observation", came, expected, remedy))
+        order = [theirs.index(name) for name in ours]
+        return _Observations(given.values[..., order], ours)
 
     def sample(
         self, sample_shape: Sequence[int], observation: Any, *, generator: Generator | None = None
@@ -77,7 +95,8 @@ def posterior(
 
     Args:
         parameters: [n, D], draws from the prior; a data frame gives their names.
-        observations: [n, C], or [n, …] of C numbers a row, what the simulator made of them.
+        observations: [n, C], or [n, …] of C numbers a row, what the simulator made of them; a
+            data frame gives their names, which later observations are read by.
         target_transform: for bounded parameters, as `MDNRegressor` has it: "positive", "unit",
             a tuple (lower, upper), … for all, in a list with one for each, or as {name: …}.
             Then no density is beyond the bounds.
@@ -92,14 +111,25 @@ def posterior(
     >>> learnt.given([1.5])
     GaussianMixture(batch_shape=[], components=3, dimensions=2, covariance='full', names=('a', 'b'))
     """
+    check_parameter("settings", settings)
+    check_parameter("n_components", n_components)
+    if isinstance(n_components, str):
+        expected = "the posterior has no search for it"
+        remedy = "Pass a number, or leave it out: what suits the number of rows is taken."
+        raise ArgumentError(message("n_components", "is 'auto'", expected, remedy))
+    if not isinstance(random_state, Integral) or not 0 <= int(random_state) < 2**63:
+        came, expected = f"is {random_state!r}", "a whole number from 0 to 2**63 − 1 was expected"
+        raise ArgumentError(message("random_state", came, expected, "Pass 0."))
+    random_state = int(random_state)
     given = TargetColumns.of(parameters, "parameters")
     if names is not None:
-        given = given._replace(names=tuple(names))
-        if len(names) != given.values.shape[1]:
-            came, expected = f"has {len(names)}", f"parameters has {given.values.shape[1]} columns"
-            raise ShapeError(message("names", came, expected, "Pass one for each."))
-    seen = torch.from_numpy(as_doubles(observations, "observations"))
-    seen = seen.unsqueeze(1) if seen.dim() == 1 else seen
+        given = given._replace(names=check_names(names, given.values.shape[1]))
+    seen, observed = _observations(observations, "observations")
+    if not seen.dim() or not seen.numel():
+        came, expected = f"has shape {list(seen.shape)}", "numbers for each row were expected"
+        raise ShapeError(message("observations", came, expected, "Pass [n, C] or [n, …]."))
+    if seen.dim() == 1:  # one number each: what is named are the rows
+        seen, observed = seen.unsqueeze(1), None
     told = ("observations", "parameters", "weights")
     rows = Rows.of(seen.flatten(1), given.values, names=told)
     settings = suited_settings(len(rows)) if settings is None else settings
@@ -117,7 +147,26 @@ def posterior(
         if n_components is None:  # not their choice: some data need one only
             warnings.filterwarnings("ignore", "Nearly all weight is on one")
         history = train(network, rows, replace(settings, seed=random_state))
-    return AmortisedPosterior(network.double().eval(), seen.shape[1:], history)
+    return AmortisedPosterior(network.double().eval(), seen.shape[1:], history, observed)
+
+
+class _Observations(NamedTuple):
+    """Observations, and the names of their last axis if they have any."""
+
+    values: Tensor
+    names: tuple[str, ...] | None
+
+
+def _observations(given: Any, name: str) -> _Observations:
+    """Read numbers, the columns of a frame, or a series: a row of a frame, or a column."""
+    if is_frame(given):
+        columns = TargetColumns.of(given, name, observed=False)
+        return _Observations(columns.values, columns.names)
+    values = torch.from_numpy(as_doubles(given, name))
+    # A row of a pandas frame has the names of its columns as index.
+    index = list(given.index) if hasattr(type(given), "iloc") else []
+    named = index and all(isinstance(label, str) for label in index)
+    return _Observations(values, tuple(index) if named else None)
 
 
 def _maps(spec: Any, given: TargetColumns) -> tuple[Map, ...] | None:

@@ -69,6 +69,16 @@ def propose(values: Tensor) -> Map:
     return Real()
 
 
+def spans_decades(values: Tensor) -> bool:
+    """Tell whether values, NaN left out, are positive, skewed and reach over orders of magnitude.
+
+    That is, `propose` finds `Positive`, and the largest is over a hundred times the median.
+    """
+    seen = widen(values)
+    seen = seen[~seen.isnan()]
+    return propose(seen) == Positive() and float(seen.max()) > 100 * float(seen.median())
+
+
 def _skew(values: Tensor) -> float:
     """Return the absolute value of Bowley's skewness; 0 where the quartiles coincide."""
     ordered = values.sort().values

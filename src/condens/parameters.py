@@ -23,41 +23,91 @@ def _is_share(value: Any) -> bool:
     return isinstance(value, Real) and not isinstance(value, bool) and 0 <= float(value) < 1
 
 
-# What fits, and what is told where something else came.
-_EXPECTED: Mapping[str, tuple[Callable[[Any], bool], str]] = {
+def _is_flag(value: Any) -> bool:
+    # Whole numbers, as in scikit-learn, and numpy's booleans, which are none.
+    return isinstance(value, Integral) or type(value).__name__ in ("bool", "bool_")
+
+
+_COUNT = "a whole number from 1"
+_SHARE, _SOME = "a share from 0 to below 1", "Pass 0 for none, or a share such as 0.1."
+_EITHER = "Pass True or False."
+
+# What fits, and what is told where something else came: what was expected, and what to do.
+_EXPECTED: Mapping[str, tuple[Callable[[Any], bool], str, str]] = {
     "n_components": (
         lambda value: (
             value is None or _is_count(value) or (isinstance(value, str) and value == "auto")
         ),
         'a whole number from 1, "auto" or None',
+        "Pass a number such as 5, or leave it out: what suits the number of rows is taken.",
     ),
     "covariance": (
         lambda value: isinstance(value, str) and value in HEADS,
         f"one of {', '.join(HEADS)}",
+        'Choose one of these; "full" has every correlation.',
     ),
-    "width": (_is_count, "a whole number from 1"),
-    "depth": (_is_count, "a whole number from 1"),
-    "dropout": (_is_share, "a share from 0 to below 1"),
-    "n_members": (_is_count, "a whole number from 1"),
-    "calibration_fraction": (_is_share, "a share from 0 to below 1"),
+    "width": (_is_count, _COUNT, "Pass a number such as 128."),
+    "depth": (_is_count, _COUNT, "Pass a number such as 2."),
+    "dropout": (_is_share, _SHARE, _SOME),
+    "n_members": (_is_count, _COUNT, "Pass 1 for one network, or a number such as 5."),
+    "calibration_fraction": (_is_share, _SHARE, _SOME),
     "backbone": (
         lambda value: value is None or (callable(value) and not isinstance(value, nn.Module)),
         "a function that makes a module from the number of columns, or None,",
+        "Pass the class or a function, not a module: every network gets one of its own.",
     ),
     "settings": (
         lambda value: value is None or isinstance(value, Settings),
         "condens.training.Settings or None",
+        "Pass Settings(epochs=50), for instance, or leave it out for what suits the rows.",
     ),
+    "warm_start": (_is_flag, "True or False", _EITHER),
+    "verbose": (_is_flag, "True or False", _EITHER),
 }
 
 
 def check_parameters(model: Any) -> None:
     """Refuse, by name, parameters that no model can be fitted with."""
-    for name, (fits, expected) in _EXPECTED.items():
-        value = getattr(model, name)
-        if not fits(value):
-            came = f"is {value!r}"
-            raise ArgumentError(message(name, came, f"{expected} was expected", "Change it."))
+    for name in _EXPECTED:
+        check_parameter(name, getattr(model, name))
+
+
+def check_parameter(name: str, value: Any) -> None:
+    """Refuse a parameter that no model can be fitted with."""
+    fits, expected, remedy = _EXPECTED[name]
+    if fits(value):
+        return
+    if name == "settings" and isinstance(value, Mapping):
+        given = ", ".join(f"{key}={part!r}" for key, part in value.items())
+        remedy = f"Pass settings=Settings({given}), with Settings from condens.training."
+    raise ArgumentError(message(name, f"is {value!r}", f"{expected} was expected", remedy))
+
+
+def check_flag(name: str, value: Any) -> None:
+    """Refuse what is neither True nor False."""
+    if not _is_flag(value):
+        came = f"is a {type(value).__name__}"
+        raise ArgumentError(message(name, came, "True or False was expected", _EITHER))
+
+
+def transforms_asked_for(spec: Any, labels: Sequence[str | int]) -> list[Any]:
+    """Return what `target_transform` asks for each target; None where it says nothing.
+
+    >>> transforms_asked_for({"price": "positive"}, ["price", "lat"])
+    ['positive', None]
+    """
+    if isinstance(spec, Mapping):
+        for name in spec:
+            if name not in labels:
+                came, expected = f"has {name!r}", f"the targets are {list(labels)}"
+                raise DimensionError(message("target_transform", came, expected, "Use these."))
+        specs = [spec.get(name) for name in labels]
+    else:
+        specs = spec if isinstance(spec, list) else [spec] * len(labels)
+    if len(specs) != len(labels):
+        came, expected = f"has {len(specs)} entries", f"there are {len(labels)} target(s)"
+        raise ShapeError(message("target_transform", came, expected, "Pass one for each."))
+    return specs
 
 
 def choose_maps(
@@ -73,22 +123,11 @@ def choose_maps(
     >>> choose_maps({"price": "positive"}, ["price", "lat"], lambda place: maps.Real())
     (Positive(lower=0.0), Real())
     """
-    if isinstance(spec, Mapping):
-        for name in spec:
-            if name not in labels:
-                came, expected = f"has {name!r}", f"the targets are {list(labels)}"
-                raise DimensionError(message("target_transform", came, expected, "Use these."))
-        specs = [spec.get(name) for name in labels]
-    else:
-        specs = spec if isinstance(spec, list) else [spec] * len(labels)
-    if len(specs) != len(labels):
-        came, expected = f"has {len(specs)} entries", f"there are {len(labels)} target(s)"
-        raise ShapeError(message("target_transform", came, expected, "Pass one for each."))
     return tuple(
         propose(place)
         if isinstance(given, str) and given == "auto"
         else map_choice.resolve("real" if given is None else given, "target_transform")
-        for place, given in enumerate(specs)
+        for place, given in enumerate(transforms_asked_for(spec, labels))
     )
 
 

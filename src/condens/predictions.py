@@ -12,7 +12,9 @@ from sklearn.utils import check_random_state
 from torch import Generator, Tensor
 
 from condens import arguments
+from condens.conformal import Calibration
 from condens.errors import ArgumentError, message
+from condens.parameters import check_flag
 
 Array = NDArray[np.float64]
 
@@ -35,6 +37,10 @@ class Predictions(ABC):
     @abstractmethod
     def _densities(self, condition: Tensor) -> Any:
         """Return a batch of densities in y's own units, in double precision on the CPU."""
+
+    @abstractmethod
+    def _calibration(self) -> Calibration:
+        """Return the scores that `calibrate` took; refuse where it was not called."""
 
     @abstractmethod
     def _for_moments(self, densities: Any) -> Any:
@@ -63,6 +69,8 @@ class Predictions(ABC):
         its weight. Here no component counts as wider, in log y, than three times the targets
         of the fit; `predict_dist(X).mean` has no such bound.
         """
+        check_flag("return_std", return_std)
+        check_flag("return_cov", return_cov)
         if return_std and return_cov:
             came, expected = "are both true", "one of them was expected"
             remedy = "The diagonal of the covariance holds the squares of the deviations."
@@ -89,14 +97,25 @@ class Predictions(ABC):
 
         return self._each(X, ask)
 
-    def predict_interval(self, X: Any, coverage: float = 0.9) -> Array:  # noqa: N803
+    def predict_interval(
+        self,
+        X: Any,  # noqa: N803
+        coverage: float = 0.9,
+        *,
+        calibrated: bool = False,
+    ) -> Array:
         """Return intervals that the model gives this probability, [n, 2] or [n, D, 2].
 
-        For each target alone, with equal tails; `predict_region` has calibrated ones.
+        For each target alone, with equal tails. `calibrated` ones hold this share of new
+        targets, on average over rows like those of `calibrate`, be the model right or not.
         """
+        check_flag("calibrated", calibrated)
         coverage = arguments.check_mass("coverage", coverage)
+        calibration = self._calibration() if calibrated else None
 
         def ask(part: Any) -> Tensor:
+            if calibration is not None:
+                return torch.stack(calibration.interval(part, coverage), -1)
             ends = [part.marginal(dim).interval(coverage) for dim in range(part.dimensions)]
             return torch.stack([torch.cat(pair, -1) for pair in ends], 1)
 
@@ -109,10 +128,11 @@ class Predictions(ABC):
         random_state: Any = None,
     ) -> Array:
         """Draw targets, [S, n] or [S, n, D]."""
-        if not isinstance(n_samples, Integral) or int(n_samples) < 1:
+        whole = isinstance(n_samples, Integral) and not isinstance(n_samples, bool)
+        if not whole or int(n_samples) < 1:
             came, expected = f"is {n_samples!r}", "a whole number from 1 was expected"
-            raise ArgumentError(message("n_samples", came, expected, "Change it."))
-        seed = int(check_random_state(random_state).randint(2**31 - 1))
+            raise ArgumentError(message("n_samples", came, expected, "Pass 1000, for instance."))
+        seed = draw_seed(random_state)
         drawn = self.predict_dist(X).sample(
             (int(n_samples),), generator=Generator().manual_seed(seed)
         )
@@ -132,11 +152,22 @@ class Predictions(ABC):
         return array
 
 
+def draw_seed(random_state: Any) -> int:
+    """Return a seed below 2³¹ from what scikit-learn calls a random state."""
+    try:
+        return int(check_random_state(random_state).randint(2**31 - 1))
+    except (TypeError, ValueError):
+        came = f"is {random_state!r}"
+        expected = "None, a whole number from 0 to 2**32 − 1 or a numpy RandomState was expected"
+        raise ArgumentError(message("random_state", came, expected, "Pass 0.")) from None
+
+
 def _levels(quantiles: Any) -> Tensor:
     """Return probabilities [Q]."""
     try:
-        levels = np.array(quantiles, dtype=np.float64, ndmin=1)
-    except (TypeError, ValueError):
+        given = quantiles.detach().cpu() if isinstance(quantiles, Tensor) else quantiles
+        levels = np.array(given, dtype=np.float64, ndmin=1)
+    except (TypeError, ValueError, OverflowError, RuntimeError):
         levels = np.full(1, np.nan)
     if levels.ndim != 1 or not levels.size or not np.all((levels >= 0) & (levels <= 1)):
         came, expected = f"is {quantiles!r}", "numbers from 0 to 1 were expected"

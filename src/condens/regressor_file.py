@@ -6,7 +6,8 @@ refused.
 
 import copy
 import math
-from collections.abc import Callable, Mapping
+import warnings
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -69,9 +70,12 @@ def to_document(model: Any) -> tuple[Document, dict[str, Tensor]]:
     calibration = getattr(model, "calibration_", None)
     if calibration is not None:
         # A file holds finite numbers only.
-        tensors["calibration.ranks"] = calibration.ranks.clamp(max=_LARGEST)
-        for dim, levels in enumerate(calibration.levels):
-            tensors[f"calibration.levels.{dim}"] = levels
+        for name, scores in zip(
+            _score_names(model.n_targets_),
+            (calibration.ranks, *calibration.levels),
+            strict=True,
+        ):
+            tensors[name] = scores.clamp(max=_LARGEST)
     return document, tensors
 
 
@@ -97,7 +101,8 @@ def from_document(
         raise
     except (CondensError, AttributeError, KeyError, TypeError, ValueError, OverflowError) as error:
         raise _no_model(error) from error
-    if canonical(again) != canonical(given) or stored.keys() != tensors.keys():
+    former = _former_names(model.n_targets_) & tensors.keys()
+    if canonical(again) != canonical(given) or stored.keys() | former != tensors.keys():
         raise _damaged("makes another model", "the same was expected to come out")
     if document["backbone"]:
         model.backbone = missing_backbone if backbone is None else backbone
@@ -169,8 +174,15 @@ def _model(
     model.n_features_in_ = encoder.n_features
     if encoder.feature_names is not None:
         model.feature_names_in_ = np.array(encoder.feature_names, dtype=object)
-    if "calibration.ranks" in tensors:
-        model.calibration_ = _calibration(tensors, network.dimensions)
+    names = _score_names(network.dimensions)
+    if _former_names(network.dimensions) <= tensors.keys():
+        warnings.warn(
+            "The model file has a calibration by scores that are not used any more: its regions "
+            "would not hold what they promise. Call calibrate(X, y) before predict_region.",
+            stacklevel=7,
+        )
+    elif names[0] in tensors:
+        model.calibration_ = _calibration([tensors[name] for name in names])
     return model
 
 
@@ -187,15 +199,22 @@ def _check_fit(network: DensityNetwork, encoder: TableEncoder) -> None:
             raise _damaged(came, f"the table has {short(encoder.categories)}")
 
 
-def _calibration(tensors: Mapping[str, Tensor], targets: int) -> Calibration:
-    levels = [tensors[f"calibration.levels.{dim}"] for dim in range(targets)]
-    ranks = tensors["calibration.ranks"]
-    for part in (ranks, *levels):
-        most = _LARGEST if part is ranks else 0.5
+def _score_names(targets: int) -> list[str]:
+    return ["scores.region", *(f"scores.interval.{dim}" for dim in range(targets))]
+
+
+def _former_names(targets: int) -> set[str]:
+    """Return the names of scores that nothing is calibrated by any more."""
+    return {"calibration.ranks", *(f"calibration.levels.{dim}" for dim in range(targets))}
+
+
+def _calibration(parts: Sequence[Tensor]) -> Calibration:
+    for part in parts:
         flat = part.dim() == 1 and part.dtype == torch.float64
-        if not flat or bool(((part < 0) | (part > most)).any()):
+        if not flat or not bool(((part >= 0) & (part <= _LARGEST)).all()):
             raise _damaged("has a calibration that is none", "scores in a row were expected")
-    return Calibration(torch.where(ranks == _LARGEST, math.inf, ranks), levels)
+    ranks, *levels = (torch.where(part == _LARGEST, math.inf, part) for part in parts)
+    return Calibration(ranks, levels)
 
 
 def _shortest(network: DensityNetwork) -> DensityNetwork:

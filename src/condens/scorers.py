@@ -17,7 +17,6 @@ from sklearn.utils.metadata_routing import MetadataRequest, get_routing_for_obje
 from torch import Generator
 
 from condens.data import Rows
-from condens.errors import ArgumentError, message
 
 Scores = Callable[[Any, Any, Any], NDArray[np.float64]]
 
@@ -32,7 +31,8 @@ class Scorer:
 
     Args:
         name: what it is called.
-        scores: returns the score of each row from a fitted model, X and y.
+        scores: returns the score of each row from a fitted model, X and y, of the observed
+            entries where some are NaN; NaN where all are, and the row is left out.
     """
 
     def __init__(self, name: str, scores: Scores) -> None:
@@ -50,7 +50,9 @@ class Scorer:
         """Return the mean score of rows X, [n, F], and y, [n] or [n, D]."""
         scores = self.scores(*_innermost(estimator, X), y)
         place = np.arange(len(scores))
-        rows = Rows.of(place, place, sample_weight, names=("X", "y", "sample_weight")).observed("y")
+        # Nothing was observed where a score is NaN.
+        told = np.where(np.isnan(scores), np.nan, place)
+        rows = Rows.of(place, told, sample_weight, names=("X", "y", "sample_weight")).observed("y")
         # Rows of weight zero are left out: nothing times minus infinity is NaN.
         counted = scores[rows.condition[:, 0].numpy()]
         return float(np.average(counted, weights=rows.weights))
@@ -83,29 +85,31 @@ def _innermost(estimator: Any, X: Any) -> tuple[Any, Any]:  # noqa: N803
 
 
 def _log_likelihoods(estimator: Any, X: Any, y: Any) -> NDArray[np.float64]:  # noqa: N803
+    target = estimator._rows(X, y, None, reset=False).target
     scores: NDArray[np.float64] = estimator.score_samples(X, y)
-    return scores
+    return np.where(target.isnan().all(1).numpy(), np.nan, scores)
 
 
 def _energy_scores(estimator: Any, X: Any, y: Any) -> NDArray[np.float64]:  # noqa: N803
     condition, target, _ = estimator._rows(X, y, None, reset=False)
-    gaps = target.isnan().any(1)
-    if bool(gaps.any()):
-        came = f"is missing in row {int(gaps.nonzero()[0])}"
-        expected = "the energy score needs every target"
-        remedy = "Leave such rows out, or use log_likelihood_scorer."
-        raise ArgumentError(message("y", came, expected, remedy))
     # The same draws in every fold: models are compared, not luck.
     generator = Generator().manual_seed(0)
-    parts = [
-        estimator._densities(some).energy_score(values, generator=generator).value
-        for some, values in zip(condition.split(BLOCK), target.split(BLOCK), strict=True)
-    ]
-    return -torch.cat(parts).numpy()
+    scores = torch.full((len(target),), torch.nan, dtype=torch.float64)
+    patterns, pattern = (~target.isnan()).unique(dim=0, return_inverse=True)
+    for number, seen in enumerate(patterns):
+        dims = seen.nonzero().flatten().tolist()
+        for rows in (pattern == number).nonzero().flatten().split(BLOCK) if dims else ():
+            density = estimator._densities(condition[rows]).marginal(dims)
+            found = density.energy_score(target[rows][:, dims], generator=generator)
+            scores[rows] = -found.value
+    return scores.numpy()
 
 
 log_likelihood_scorer = Scorer("log_likelihood_scorer", _log_likelihoods)
 """The mean log density of y."""
 
 energy_scorer = Scorer("energy_scorer", _energy_scores)
-"""Minus the mean energy score (the CRPS where there is one target), in y's units."""
+"""Minus the mean energy score (the CRPS where there is one target), in y's units.
+
+Of a row's observed targets, where some are missing.
+"""

@@ -8,9 +8,9 @@ from torch import Tensor
 
 from condens import map_choice
 from condens.data import Rows, TableEncoder, TargetColumns
-from condens.errors import ArgumentError, DimensionError, ShapeError, message
+from condens.errors import ArgumentError, DimensionError, ShapeError, TargetWarning, message
 from condens.maps import Map
-from condens.parameters import choose_maps
+from condens.parameters import choose_maps, transforms_asked_for
 
 
 class Tables:
@@ -38,6 +38,8 @@ class Tables:
             except ValueError as error:
                 told = str(error).rstrip().rstrip(".")
                 raise ShapeError(f"{told}. Pass {self.encoder_.described}, or fit again.") from None
+            except (TypeError, LookupError):  # what is no table is refused below, by name
+                pass
         return self.encoder_.encode(X, "X")
 
     def _rows(self, X: Any, y: Any, sample_weight: Any, *, reset: bool) -> Rows:  # noqa: N803
@@ -52,22 +54,24 @@ class Tables:
             self.target_names_ = target.names
             self.maps_ = self._choose_maps(target.values)
         else:
-            self._check_targets(target)
+            target = self._those_fitted(target)
         return Rows.of(condition, target.values, sample_weight, names=("X", "y", "sample_weight"))
 
-    def _check_targets(self, target: TargetColumns) -> None:
-        """Refuse targets that are not those of the fit."""
+    def _those_fitted(self, target: TargetColumns) -> TargetColumns:
+        """Return targets in the order of the fit, by their names if they have any."""
         count, names = target.values.shape[1], target.names
         ours = f"{self.n_targets_} target(s)"
         if self.target_names_ is not None:
             ours += f" ({', '.join(self.target_names_)})"
-        remedy = "Pass those columns in that order, or fit again."
+        expected, remedy = f"the model was fitted on {ours}", "Pass those columns, or fit again."
         if count != self.n_targets_:
-            came, expected = f"has {count} column(s)", f"the model was fitted on {ours}"
-            raise ShapeError(message("y", came, expected, remedy))
-        if names is not None and self.target_names_ is not None and names != self.target_names_:
-            came, expected = f"has columns {', '.join(names)}", f"the model was fitted on {ours}"
+            raise ShapeError(message("y", f"has {count} column(s)", expected, remedy))
+        if names is None or self.target_names_ is None:
+            return target
+        if set(names) != set(self.target_names_):
+            came = f"has columns {', '.join(names)}"
             raise DimensionError(message("y", came, expected, remedy))
+        return target.in_order(self.target_names_)
 
     def _check_support(self, target: Tensor) -> None:
         """Refuse targets that have no density."""
@@ -88,6 +92,21 @@ class Tables:
             told = ", ".join(f"{labels[place]!r}: {own}" for place, own in proposed.items())
             warnings.warn(
                 f"target_transform: 'auto' chose {{{told}}}. Pass these to be sure of them.",
+                stacklevel=6,
+            )
+        asked = transforms_asked_for(self.target_transform, labels)
+        heavy = [
+            repr(label)
+            for label, given, column in zip(labels, asked, target.unbind(1), strict=True)
+            if given is None and map_choice.spans_decades(column)
+        ]
+        if heavy:
+            warnings.warn(
+                f"y is positive in column(s) {', '.join(heavy)} and reaches over orders of "
+                "magnitude, which a mixture of a few Gaussians hardly does. Pass "
+                "target_transform='positive', in {name: …} for some columns, or 'real' to leave "
+                "it as it is.",
+                TargetWarning,
                 stacklevel=6,
             )
         return maps

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from condens.data import TableEncoder
-from condens.errors import ArgumentError, DimensionError, NotFiniteError, ShapeError
+from condens.errors import ArgumentError, DimensionError, KindError, NotFiniteError, ShapeError
 
 NAN, INF = math.nan, math.inf
 ROWS = [[1.0, 0.0], [2.0, 1.0], [-3.0, 1.0]]
@@ -27,6 +27,11 @@ TEXT = (
     "Encode it as numbers, or, in a condition, pass a DataFrame: its columns of text are "
     "categories."
 )
+AS_TEXT = (
+    "These are numbers read as text: convert them, by .astype(float) or pandas.to_numeric(…, "
+    'errors="coerce") where some are not.'
+)
+DECODE = "Decode it to text, which is read as categories, or encode it as numbers."
 KINDS = "but numbers or categories were expected."
 REAL = "but real numbers were expected."
 RESHAPE = (
@@ -364,7 +369,7 @@ SHAPE = "while a minimum of 1 is required. Pass some data."
         (
             np.array([[1.0], ["1.0"]], dtype=object),
             ArgumentError,
-            f"X holds str at [1, 0], {REAL} {TEXT}",
+            f"X holds str at [1, 0], {REAL} {AS_TEXT}",
         ),
         (np.array([[{}]]), ArgumentError, f"X holds dict at [0, 0], {REAL} {CELLS}"),
         ([[1j]], ArgumentError, f"X holds complex128, {REAL} {PARTS}"),
@@ -382,7 +387,7 @@ SHAPE = "while a minimum of 1 is required. Pass some data."
         (
             [[10**400]],
             NotFiniteError,
-            "X holds a whole number that a double cannot hold, but finite numbers were expected. "
+            "X holds a number that a double cannot hold, but finite numbers were expected. "
             "Scale the column, or pass it as text if it names something.",
         ),
         (
@@ -461,7 +466,18 @@ SHAPE = "while a minimum of 1 is required. Pass some data."
             pd.DataFrame({"a": pd.Series(["u", 1], dtype=object)}),
             ArgumentError,
             "X holds int and str in column 'a', but text alone, numbers alone or booleans alone "
-            "were expected. Convert the column to one of them, such as by .astype(str).",
+            "were expected. Convert the column: .astype(str) makes categories, "
+            'pandas.to_numeric(…, errors="coerce") numbers.',
+        ),
+        (
+            pd.DataFrame({"a": [b"u", b"v"]}),
+            KindError,
+            f"X holds bytes in column 'a', {KINDS} {DECODE}",
+        ),
+        (
+            pl.DataFrame({"a": [b"u", b"v"]}),
+            KindError,
+            f"X holds Binary in column 'a', {KINDS} {DECODE}",
         ),
         (
             pd.DataFrame({"a": [1, 2], "b": [None, None]}),
@@ -484,9 +500,21 @@ SHAPE = "while a minimum of 1 is required. Pass some data."
             pd.DataFrame({"a": [str(i) for i in range(1001)] * 2}),
             ArgumentError,
             "X has 1001 categories in 2002 rows of column 'a', but at most 1000 were expected, and "
-            "fewer than rows. If it names the rows, drop the column; otherwise group the rare "
-            "ones.",
+            f"fewer than rows. {AS_TEXT}",
         ),
+        (
+            pl.DataFrame({"a": ["n/a", *(str(i / 7) for i in range(60))]}),
+            ArgumentError,
+            "X has 61 categories in 61 rows of column 'a', but at most 1000 were expected, and "
+            f"fewer than rows. {AS_TEXT}",
+        ),
+        (
+            pd.DataFrame({"a": pd.date_range("2020", periods=60).astype(str)}),
+            ArgumentError,
+            "X has 60 categories in 60 rows of column 'a', but at most 1000 were expected, and "
+            f"fewer than rows. These are dates read as text. {DATES}",
+        ),
+        (np.array([["1.5"], ["2"]]), KindError, f"X holds <U3, {REAL} {AS_TEXT}"),
         (
             pd.DataFrame([[1, 2]], columns=["a", "a"]),
             ArgumentError,

@@ -42,7 +42,7 @@ def test_what_comes_out(target, values, names, flat):
 
 
 SHAPES = "but [rows] or [rows, targets] was expected. Pass one column for each target."
-ENCODE = "but real numbers were expected. Encode it as numbers, or make it part of the condition."
+ENCODE = "but real numbers were expected. Encode it as numbers, or drop the column."
 
 
 @pytest.mark.parametrize(

@@ -553,13 +553,21 @@ class TestReports:
         history, _ = self.trained()
         assert History.from_dict(json.loads(json.dumps(history.as_dict()))) == history
 
-    def test_the_plot_needs_no_display(self):
+    def test_the_plot_is_of_a_figure_that_pyplot_knows(self, tmp_path):
+        import matplotlib as mpl
         from matplotlib.figure import Figure
 
-        loaded = "matplotlib.pyplot" in sys.modules
+        mpl.use("agg")
+        from matplotlib import pyplot as plt
+
         history, _ = self.trained()
         axes = history.plot()
-        assert ("matplotlib.pyplot" in sys.modules) == loaded
+        assert axes.figure is plt.gcf()
+        plt.savefig(tmp_path / "saved.png")
+        # The losses are on the picture: more colours than the white of an empty one.
+        colours = np.unique(plt.imread(tmp_path / "saved.png").reshape(-1, 4), axis=0)
+        assert len(colours) > 100
+        plt.close(axes.figure)
         training, validation, best = axes.get_lines()
         assert list(training.get_ydata()) == [e.train_nll for e in history.epochs]
         assert list(validation.get_ydata()) == [e.validation_nll for e in history.epochs]

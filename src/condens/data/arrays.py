@@ -1,6 +1,8 @@
 """Doubles, NaN where missing, from arrays, lists and tensors; errors for what holds no numbers."""
 
 import datetime
+import math
+from collections.abc import Sequence
 from decimal import Decimal
 from numbers import Real
 from typing import Any
@@ -31,6 +33,9 @@ _ADVICE: tuple[tuple[tuple[type, ...], str], ...] = (
         "categories.",
     ),
 )
+_IN_FRAME = "Decode it to text, which is read as categories, or encode it as numbers."
+# Of text that long enough a part tells what it is.
+_READ = 1000
 _OTHER = "The argument must be a table with a string (in a DataFrame) or a number in every cell."
 
 
@@ -55,7 +60,8 @@ def as_doubles(values: Any, name: str) -> Doubles:
     if array.dtype == object:
         return from_objects(array, name)
     if array.dtype.kind not in "fiub":
-        raise unusable(name, array.dtype, array.dtype.type)
+        cells = array.ravel()[:_READ].tolist() if array.dtype.kind == "U" else []
+        raise unusable(name, array.dtype, array.dtype.type, text=cells)
     with np.errstate(over="ignore"):  # what a double cannot hold is refused as infinite
         return np.require(array, np.float64, ["C", "W"])
 
@@ -65,6 +71,9 @@ def _from_tensor(values: Tensor, name: str) -> Doubles:
         raise sparse(name, str(values.layout), ".to_dense()")
     if values.is_complex():
         raise unusable(name, values.dtype, complex)
+    if values.is_meta:
+        expected, remedy = "numbers were expected", "Pass a tensor of a device that holds data."
+        raise KindError(message(name, "is a tensor of torch's meta device", expected, remedy))
     doubles: Doubles = values.detach().cpu().double().contiguous().numpy()
     return doubles
 
@@ -79,11 +88,12 @@ def from_objects(objects: NDArray[np.object_], name: str, where: str = "") -> Do
             cells = [None if type(cell) is kind else cell for cell in cells]
         elif not issubclass(kind, NUMBERS):
             place = where or f" at {_place(objects, kind)}"
-            raise unusable(name, kind.__name__, kind, place)
+            text = [cell for cell in cells[:_READ] if isinstance(cell, str)]
+            raise unusable(name, kind.__name__, kind, place, text=text)
     try:
         return np.array(cells, dtype=object).astype(np.float64).reshape(objects.shape)
-    except OverflowError:
-        came = f"holds a whole number{where} that a double cannot hold"
+    except (OverflowError, ValueError):  # the latter of decimals that signal
+        came = f"holds a number{where} that a double cannot hold"
         remedy = "Scale the column, or pass it as text if it names something."
         raise NotFiniteError(message(name, came, "finite numbers were expected", remedy)) from None
 
@@ -105,14 +115,55 @@ def refuse_infinite(numbers: Doubles, labels: list[str], name: str) -> None:
 
 
 def unusable(
-    name: str, came: object, kind: type, where: str = "", expected: str = NUMBERS_EXPECTED
+    name: str,
+    came: object,
+    kind: type,
+    where: str = "",
+    expected: str = NUMBERS_EXPECTED,
+    *,
+    text: Sequence[str] = (),
 ) -> ArgumentError:
     """Return the error for cells of a kind that are no numbers, with advice for that kind.
 
     Where scikit-learn has words of its own for a case, users know and look for these.
     """
     remedy = next((advice for kinds, advice in _ADVICE if issubclass(kind, kinds)), _OTHER)
+    if issubclass(kind, bytes) and expected != NUMBERS_EXPECTED:  # a frame, whose text is read
+        remedy = _IN_FRAME
+    remedy = text_advice(text) or remedy
     return KindError(message(name, f"holds {came}{where}", expected, remedy))
+
+
+def text_advice(text: Sequence[str]) -> str:
+    """Return what to do with text that says numbers or dates; nothing where it is neither.
+
+    >>> text_advice(["1.5", "2", "n/a"])[:30]
+    'These are numbers read as text'
+    """
+    some = text[:_READ]
+    if 2 * sum(map(_is_number, some)) > len(some):
+        return (
+            "These are numbers read as text: convert them, by .astype(float) or "
+            'pandas.to_numeric(…, errors="coerce") where some are not.'
+        )
+    if 2 * sum(map(_is_date, some)) > len(some):
+        return f"These are dates read as text. {_ADVICE[0][1]}"
+    return ""
+
+
+def _is_number(text: str) -> bool:
+    try:
+        return math.isfinite(float(text))
+    except ValueError:
+        return False
+
+
+def _is_date(text: str) -> bool:
+    try:
+        datetime.datetime.fromisoformat(text)
+    except ValueError:
+        return False
+    return True
 
 
 def sparse(name: str, came: str, remedy: str, where: str = "") -> ArgumentError:

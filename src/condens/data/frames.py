@@ -103,7 +103,10 @@ def _codes(codes: Any, values: list[Any], name: str, where: str) -> Codes:
         if len(kinds) == 1:
             raise unusable(name, listed, kinds.pop(), where, EXPECTED)
         expected = "text alone, numbers alone or booleans alone were expected"
-        remedy = "Convert the column to one of them, such as by .astype(str)."
+        remedy = (
+            "Convert the column: .astype(str) makes categories, pandas.to_numeric(…, "
+            'errors="coerce") numbers.'
+        )
         raise ArgumentError(message(name, f"holds {listed}{where}", expected, remedy))
     return Codes(codes, values)
 

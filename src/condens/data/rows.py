@@ -103,8 +103,8 @@ class Rows(NamedTuple):
 def _tensor(values: Any, name: str) -> Tensor:
     if not isinstance(values, Tensor):
         values = torch.from_numpy(_array(values, name))
-    elif values.is_complex():
-        raise _no_numbers(name, values.dtype)
+    elif values.is_complex() or values.is_meta:
+        raise _no_numbers(name, "no data" if values.is_meta else values.dtype)
     values = values.detach()
     return values if values.dim() else values.unsqueeze(0)
 

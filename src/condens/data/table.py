@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from condens.data.arrays import Doubles
+from condens.data.arrays import Doubles, text_advice
 from condens.data.columns import Table
 from condens.data.frames import Category, Codes, kind_of
 from condens.errors import ArgumentError, DimensionError, NotFiniteError, ShapeError, message
@@ -171,7 +171,8 @@ def _learn_categories(column: Codes, name: str, label: str) -> Categories:
     if len(values) > MOST or (len(values) == len(seen) > ROWS):
         came = f"has {len(values)} categories in {len(seen)} rows of {label}"
         expected = f"at most {MOST} were expected, and fewer than rows"
-        remedy = "If it names the rows, drop the column; otherwise group the rare ones."
+        told = text_advice([value for value in values if isinstance(value, str)])
+        remedy = told or "If it names the rows, drop the column; otherwise group the rare ones."
         raise ArgumentError(message(name, came, expected, remedy))
     return Categories(tuple(values), len(seen) < len(column.codes))
 

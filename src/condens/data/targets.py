@@ -1,12 +1,13 @@
 """Tables of targets: numbers alone, some of them missing."""
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple, Self
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from condens.data.arrays import NUMBERS_EXPECTED, as_doubles
+from condens.data.arrays import NUMBERS_EXPECTED, as_doubles, text_advice
 from condens.data.columns import Table
 from condens.data.frames import is_frame, kind_of
 from condens.errors import ArgumentError, ShapeError, message
@@ -37,13 +38,21 @@ class TargetColumns(NamedTuple):
         given, flat = _read(target, name)
         for place, codes in given.codes.items():
             came = f"holds categories ({kind_of(codes.values)}) in {given.labels[place]}"
-            remedy = "Encode it as numbers, or make it part of the condition."
+            text = [value for value in codes.values if isinstance(value, str)]
+            remedy = text_advice(text) or "Encode it as numbers, or drop the column."
             raise ArgumentError(message(name, came, NUMBERS_EXPECTED, remedy))
         empty = np.isnan(given.numbers).all(0)
         if observed and empty.any():
             came = f"has no value at all in {given.labels[int(empty.argmax())]}"
             raise ArgumentError(message(name, came, "one at least is needed", "Drop the target."))
         return cls(torch.from_numpy(given.numbers), given.names, flat)
+
+    def in_order(self, names: Sequence[str]) -> Self:
+        """Return the columns in the order of their names, which must be the same."""
+        if self.names is None or self.names == tuple(names):
+            return self
+        order = [self.names.index(name) for name in names]
+        return self._replace(values=self.values[:, order], names=tuple(names))
 
 
 def _read(target: Any, name: str) -> tuple[Table, bool]:

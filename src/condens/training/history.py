@@ -44,6 +44,19 @@ class History:
     validation_rows: int = 0
     rows_left_out: int = 0
 
+    def __repr__(self) -> str:
+        """Tell how long it was, what came of it and how often was warned; `table` has the rest.
+
+        >>> History(rows=90, validation_rows=10)
+        History(epochs=0, best_epoch=-1, best_nll=inf, stopped='', rows=90, validation_rows=10)
+        """
+        parts = [f"epochs={len(self.epochs)}", f"best_epoch={self.best_epoch}"]
+        parts += [f"best_nll={self.best_nll:.6g}", f"stopped={self.stopped!r}"]
+        parts += [f"rows={self.rows}", f"validation_rows={self.validation_rows}"]
+        parts += [f"rows_left_out={self.rows_left_out}"] if self.rows_left_out else []
+        parts += [f"warnings={len(self.warnings)}"] if self.warnings else []
+        return f"{type(self).__name__}({', '.join(parts)})"
+
     def table(self) -> list[dict[str, Any]]:
         """Return one flat dictionary for each epoch, with the usage as usage_0, usage_1 and on."""
         lines = []
@@ -63,11 +76,17 @@ class History:
         return text.getvalue()
 
     def plot(self, axes: Any = None) -> Any:
-        """Draw both losses and mark the best epoch, on given matplotlib axes or new ones."""
-        if axes is None:
-            from matplotlib.figure import Figure
+        """Draw both losses and mark the best epoch, on given axes or those of a new figure.
 
-            axes = Figure(figsize=(6, 4), layout="constrained").subplots()
+        The figure is pyplot's: `plt.show()` and `plt.savefig(…)` know it.
+        """
+        if axes is None:
+            try:
+                from matplotlib import pyplot
+            except ImportError as error:
+                told = "plot needs matplotlib. Install it: pip install 'condens[plot]'."
+                raise ImportError(told) from error
+            _, axes = pyplot.subplots(figsize=(6, 4), layout="constrained")
         numbers = [epoch.epoch for epoch in self.epochs]
         axes.plot(numbers, [e.train_nll for e in self.epochs], lw=1.2, label="training")
         axes.plot(numbers, [e.validation_nll for e in self.epochs], lw=1.8, label="validation")

@@ -37,6 +37,8 @@ SLOWER = 0.3
 DIVERGED: type[RuntimeError] = torch.linalg.LinAlgError  # type: ignore[attr-defined]
 # Rows validated at a time.
 BLOCK = 4096
+# Told where training fails, and true for who has the network.
+KEPT = "The best weights so far are in the network."
 
 
 def train(
@@ -247,8 +249,7 @@ class _Loop:
             f"{position['epoch'] + 1}, last in batch {position['batch'] + 1} (loss {loss:g}); "
             f"going back {RETURNS} times to smaller rates did not help. The worst parameter is "
             f"{worst}. Lower learning_rate or clip, raise the floor of the head, add "
-            f"target_noise, or look for outliers in the data. The best weights so far are in "
-            f"the network."
+            f"target_noise, or look for outliers in the data. {KEPT}"
         )
 
     @torch.no_grad()

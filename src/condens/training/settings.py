@@ -102,6 +102,16 @@ class Settings:
             came = f"is {getattr(self, name)!r}"
             raise ArgumentError(message(name, came, expected, "Change it, or leave it out."))
 
+    def __repr__(self) -> str:
+        """Tell what differs from the defaults.
+
+        >>> Settings(epochs=5, clip=1)
+        Settings(epochs=5, clip=1.0)
+        """
+        own = ((field, getattr(self, field.name)) for field in fields(self))
+        told = (f"{field.name}={value!r}" for field, value in own if value != field.default)
+        return f"{type(self).__name__}({', '.join(told)})"
+
     def as_dict(self) -> dict[str, Any]:
         """Return the settings as plain values, for JSON."""
         return asdict(self)

@@ -1,0 +1,135 @@
+"""Tails of one-dimensional mixtures on a logarithmic scale, where a probability has no digits left.
+
+Here D = 1, as in `univariate`. Upper tails are lower tails of the mirror image, −x and −μ.
+"""
+
+import math
+
+import torch
+from torch import Tensor
+
+from condens.functional.dtypes import widen
+from condens.functional.normal import LOG_2PI
+
+# How near log F comes to the level asked for, relative to 1 + |level|.
+TOLERANCE = 1e-10
+# Steps halve, or the bracket does, from the largest double to the smallest at worst. The bound
+# guards a defect.
+_MOST_STEPS = 2500
+
+
+def log_cdf(target: Tensor, logits: Tensor, means: Tensor, factors: Tensor) -> Tensor:
+    """Return log P(X ≤ x) = logsumexpₖ(log πₖ + log Φ(zₖ)), in double precision.
+
+    Finite as far out as z² is. Shapes: target [..., 1], which may be infinite → [...].
+
+    >>> one = torch.zeros(1, 1)
+    >>> log_cdf(torch.tensor([-100.0]), torch.zeros(1), means=one, factors=one)
+    tensor(-5005.5242, dtype=torch.float64)
+    """
+    target, logits, means, factors = widen(target, logits, means, factors)
+    latent = (target - means.squeeze(-1)) * factors.squeeze(-1).exp()
+    joint = torch.log_softmax(logits, -1) + torch.special.log_ndtr(latent)
+    return joint.logsumexp(-1).clamp(max=0.0)
+
+
+def log_icdf(log_level: float, logits: Tensor, means: Tensor, factors: Tensor) -> Tensor:
+    """Return the x with log P(X ≤ x) = log_level, up to log ½, in double precision.
+
+    To `TOLERANCE` on the scale of the level; where doubles are too far apart for that, the
+    one below. Newton's method inside a bracket from the components' own quantiles.
+
+    Shapes: logits [..., K], means and factors [..., K, 1] → [..., 1].
+
+    >>> one = torch.zeros(1, 1)
+    >>> log_icdf(-5005.5242086942, torch.zeros(1), means=one, factors=one)
+    tensor([-100.0000], dtype=torch.float64)
+    """
+    logits, means, factors = widen(logits, means, factors)
+    batch = torch.broadcast_shapes(logits.shape, means.shape[:-1], factors.shape[:-1])
+    logits, means, logs = (
+        part.expand(batch).reshape(-1, batch[-1])
+        for part in (logits.log_softmax(-1), means.squeeze(-1), factors.squeeze(-1))
+    )
+    found = _solve(log_level, *_bracket(log_level, logits, means, logs), logits, means, logs)
+    return found.reshape(*batch[:-1], 1)
+
+
+def _bracket(
+    level: float, log_weights: Tensor, means: Tensor, logs: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Return bounds [N] of the quantile at a level, however small a component's weight is.
+
+    πₖFₖ(x) ≤ F(x) ≤ K maxₖ πₖFₖ(x): a component alone reaches the level no sooner than all
+    do, and one of them has a K-th of it.
+    """
+    largest = 0.25 * torch.finfo(means.dtype).max
+    deviations = (-logs).exp().clamp(max=largest)
+
+    def quantiles(levels: Tensor) -> Tensor:
+        # The margin covers the rounding; a level that a component never has is infinitely far.
+        held = levels < 0
+        latent = _log_ndtri(torch.where(held, levels, -1.0))
+        return torch.where(held, means + latent * deviations, torch.inf)
+
+    alone = level - log_weights
+    lower = (quantiles(alone - math.log(alone.shape[-1])) - 0.01 * deviations).amin(-1)
+    upper = (quantiles(alone) + 0.01 * deviations).amin(-1)
+    # Where no component has all of the level, all have it at the last of their quantiles.
+    last = quantiles(torch.full_like(alone, level)) + 0.01 * deviations
+    last = torch.where(log_weights > -torch.inf, last, -torch.inf).amax(-1)
+    upper = torch.minimum(upper, last).clamp(max=largest)
+    return torch.minimum(lower, upper).clamp(min=-largest), upper
+
+
+def _solve(
+    level: float, lower: Tensor, upper: Tensor, log_weights: Tensor, means: Tensor, logs: Tensor
+) -> Tensor:
+    """Solve log F(x) = level inside brackets [N]; the other shapes are [N, K]."""
+    margin = 4 * _resolution(lower, upper)
+    lower, upper = lower - margin, upper + margin
+    found, row = lower.clone(), torch.arange(len(lower), device=lower.device)
+    at, step, precision = lower + 0.5 * (upper - lower), upper - lower, logs.exp()
+    # What a component's log density has that its log mass has not, beside −z²/2.
+    log_rate = log_weights + logs - 0.5 * LOG_2PI
+    for _ in range(_MOST_STEPS):
+        latent = (at.unsqueeze(-1) - means) * precision
+        joint = torch.special.log_ndtr(latent) + log_weights
+        # Relative to the largest mass, which leaves mass and density finite both.
+        largest = joint.amax(-1, keepdim=True)
+        mass = (joint - largest).exp().sum(-1)
+        density = (log_rate - 0.5 * latent.square() - largest).exp().sum(-1)
+        excess = mass.log() + largest.squeeze(-1) - level
+        lower, upper = torch.where(excess <= 0, at, lower), torch.where(excess >= 0, at, upper)
+        near = excess.abs() <= TOLERANCE * (1 + abs(level))
+        # What is NaN stays so.
+        done = near | excess.isnan() | (upper - lower <= 4 * _resolution(lower, upper))
+        found[row] = torch.where(near, at, lower)
+        newton, half = -excess * mass / density, 0.5 * (upper - lower)
+        inside = (at + newton > lower) & (at + newton < upper)
+        trusted = inside & (newton.abs() <= 0.5 * step.abs())
+        at = torch.where(trusted, at + newton, lower + half)
+        step = torch.where(trusted, newton, half)
+        # Dropping rows copies the others: worth it once a quarter of them is done.
+        if int(done.sum()) * 4 >= len(done):
+            row, at, step, lower, upper, log_weights, means, precision, log_rate = (
+                part[~done]
+                for part in (row, at, step, lower, upper, log_weights, means, precision, log_rate)
+            )
+        if not len(row):
+            break
+    return found
+
+
+def _resolution(lower: Tensor, upper: Tensor) -> Tensor:
+    return torch.finfo(lower.dtype).eps * torch.maximum(lower.abs(), upper.abs())
+
+
+def _log_ndtri(log_level: Tensor) -> Tensor:
+    """Return z with log Φ(z) = log_level, near enough for a bracket."""
+    near = torch.special.ndtri(log_level.exp())
+    far = log_level.clamp(max=-100.0)
+    latent = -(-2 * far).sqrt()
+    for _ in range(3):  # the slope of log Φ far out is −z
+        latent = latent + (torch.special.log_ndtr(latent) - far) / latent
+    return torch.where(log_level < -100, latent, near)
