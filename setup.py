@@ -35,7 +35,7 @@ setup(
             ["src/condens/kernels/_native.c"],
             depends=[
                 f"src/condens/kernels/_{part}.h"
-                for part in ("level", "nll", "problem", "sample", "scalar")
+                for part in ("level", "nll", "partial", "problem", "sample", "scalar")
             ],
             libraries=["m"],
             py_limited_api=True,

@@ -30,6 +30,7 @@ from condens.functional.algebra import Parameters
 from condens.functional.dtypes import widen
 from condens.functional.estimates import Estimate
 from condens.functional.modes import Modes
+from condens.functional.partial import partial_log_prob
 from condens.sampled import SampledMixture
 
 
@@ -209,6 +210,13 @@ class GaussianMixture(BatchedMixture, SampledMixture):
     def log_prob(self, value: Any) -> Tensor:
         """Return the normalised log density at value [..., D]."""
         return mixture.log_prob(self._event(value), *self.parameters)
+
+    def observed_log_prob(self, value: Any) -> Tensor:
+        """Return the log density of the entries of value [..., D] that are not NaN.
+
+        By the exact marginal over them; 0 where there is none.
+        """
+        return partial_log_prob(self._event(value, allow_nan=True), *self.parameters)
 
     def component_log_prob(self, value: Any) -> Tensor:
         """Return the log density of every component at value, without the weights [..., K]."""

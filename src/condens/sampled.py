@@ -59,10 +59,13 @@ class SampledMixture(Distribution, ABC):
         batch = torch.broadcast_shapes(value.shape[:-1], self.batch_shape)
         wide: Any = self.expand(batch)
         value = value.expand(*batch, value.shape[-1])
+        result = torch.zeros(batch, dtype=self.dtype, device=value.device)
+        if not batch.numel():  # unique takes no empty tensor
+            return result
         patterns, which = torch.unique(
-            ~value.isnan().reshape(batch.numel(), -1), dim=0, sorted=False, return_inverse=True
+            ~value.isnan().flatten(0, -2), dim=0, sorted=False, return_inverse=True
         )
-        result, which = torch.zeros(batch, dtype=self.dtype, device=value.device), which.view(batch)
+        which = which.view(batch)
         for i, seen in enumerate(patterns):
             rows, dims = which == i, seen.nonzero().flatten()
             if len(dims):

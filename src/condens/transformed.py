@@ -14,6 +14,7 @@ from condens.functional import algebra, cells, estimates, images, mixture, score
 from condens.functional.algebra import Parameters
 from condens.functional.dtypes import widen
 from condens.functional.estimates import Estimate
+from condens.functional.partial import partial_log_prob
 from condens.functional.triangular import component_variances, rescale
 from condens.mapped import MappedMixture
 from condens.maps import Integer, Positive, Real
@@ -97,6 +98,22 @@ class TransformedMixture(MappedMixture, SampledMixture):
         numbers: exact with at most one of them, see `functional.cells.box_log_prob`.
         """
         return mixture.log_total(self._joint(value)).to(self.dtype)
+
+    def observed_log_prob(self, value: Any) -> Tensor:
+        """Return the log density of the entries of value [..., D] that are not NaN.
+
+        By the exact marginal over them; 0 where there is none.
+        """
+        if any(own.discrete for own in self.maps):
+            return super().observed_log_prob(value)
+        value = widen(self._event(value, allow_nan=True))
+        missing = value.isnan()
+        columns, inside = self._columns(torch.where(missing, torch.inf, value))
+        at = self._points(columns, range(self.dimensions)).masked_fill(missing, torch.nan)
+        slopes = torch.stack([own.log_slope(columns[d]) for d, own in enumerate(self.maps)], -1)
+        density = partial_log_prob(at, *widen(*self.base.parameters))
+        density = density + slopes.masked_fill(missing, 0.0).sum(-1)
+        return torch.where((inside | missing).all(-1), density, -torch.inf).to(self.dtype)
 
     def responsibilities(self, value: Any) -> Tensor:
         """Return the probability of each component given value [..., K]."""
@@ -253,10 +270,10 @@ class TransformedMixture(MappedMixture, SampledMixture):
             joint = joint + cells.box_log_prob(*ends, parameters.means, parameters.factors)
         slopes = [self.maps[d].log_slope(columns[d]) for d in range(self.dimensions)]
         density = joint + torch.stack(slopes).sum(0).unsqueeze(-1)
-        return torch.where(inside.unsqueeze(-1), density, -torch.inf)
+        return torch.where(inside.all(-1, keepdim=True), density, -torch.inf)
 
     def _columns(self, value: Tensor) -> tuple[dict[int, Tensor], Tensor]:
-        """Return the value of each dimension, and which points lie in the support.
+        """Return the value of each dimension, and which of them lie in the support [..., D].
 
         What does not is replaced by something that does, so that no gradient is NaN.
         """
@@ -265,7 +282,7 @@ class TransformedMixture(MappedMixture, SampledMixture):
             inside = own.contains(y) | y.isnan()
             columns[d] = torch.where(inside, y, own.from_real(torch.zeros_like(y)))
             held.append(inside)
-        return columns, torch.stack(held).all(0)
+        return columns, torch.stack(held, -1)
 
     def _points(self, columns: Mapping[int, Tensor], dims: Sequence[int]) -> Tensor:
         """Return the real coordinates of continuous dimensions [..., len(dims)]."""

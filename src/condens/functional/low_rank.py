@@ -153,6 +153,29 @@ def log_prob(
     return mixture.log_total(joint).to(means.dtype)
 
 
+def partial_log_prob(
+    target: Tensor, logits: Tensor, means: Tensor, log_scales: Tensor, loadings: Tensor
+) -> Tensor:
+    """Return log p(x_o), the marginal density of the entries of x that are not NaN.
+
+    A missing entry becomes a standard normal at its centre, apart from all others, and that
+    density is taken off again. A row with nothing observed has log density zero. Shapes: → [...].
+
+    >>> x, one = torch.tensor([0.5, float("nan")]), torch.zeros(1, 2)
+    >>> partial_log_prob(x, torch.zeros(1), one, log_scales=one, loadings=torch.zeros(1, 2, 1))
+    tensor(-1.0439)
+    """
+    dtype = means.dtype
+    missing = target.isnan()
+    each = missing.unsqueeze(-2)
+    target, logits, means, log_scales, loadings = widen(target, logits, means, log_scales, loadings)
+    means, log_scales = (torch.where(each, 0.0, t) for t in (means, log_scales))
+    loadings = torch.where(each.unsqueeze(-1), 0.0, loadings)
+    density = log_prob(target.masked_fill(missing, 0.0), logits, means, log_scales, loadings)
+    found = density + 0.5 * LOG_2PI * missing.sum(-1).to(density.dtype)
+    return found.masked_fill(missing.all(-1), 0.0).to(dtype)
+
+
 def responsibilities(
     target: Tensor, logits: Tensor, means: Tensor, log_scales: Tensor, loadings: Tensor
 ) -> Tensor:

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from condens.errors import ShapeError, message
 from condens.kernels import memory
 
 
@@ -152,6 +153,55 @@ def _run(
         *strides,
         0 if weights is None else weights.stride(0),
     )
+
+
+def partial(
+    target: Tensor,
+    logits: Tensor,
+    means: Tensor,
+    factors: Tensor,
+    *,
+    reach: float,
+    gradients: bool,
+) -> tuple[Tensor, tuple[Tensor, ...]]:
+    """Return the log density of the entries that are not NaN [R], and its gradients if wanted.
+
+    Latents from `reach` on count as infinitely far. Shapes: target [R, D], logits [R, K],
+    means [R, K, D], factors [R, K, T], in any dtype; all results are in double precision.
+    """
+    assert _module is not None
+    inputs = [tensor.double().contiguous() for tensor in (target, logits, means, factors)]
+    rows, components, dimensions = means.shape
+    sizes = [(rows, dimensions), (rows, components), factors.shape[:2]]
+    if sizes != [target.shape, logits.shape, (rows, components)]:
+        came = f"have shapes {[list(tensor.shape) for tensor in inputs]}"
+        expected = "[R, D], [R, K], [R, K, D] and [R, K, T] were expected"
+        raise ShapeError(message("the tensors", came, expected, "Make the axes agree."))
+    value = inputs[0].new_empty(rows)
+    made = tuple(torch.empty_like(tensor) for tensor in inputs) if gradients else ()
+    _module.partial(
+        reach,
+        1 if alone else torch.get_num_threads(),
+        *means.shape,
+        factors.shape[-1],
+        *(tensor.data_ptr() for tensor in (*inputs, value, *made)),
+        *[0] * (4 - len(made)),
+    )
+    return value, made
+
+
+def partial_total(
+    *inputs: Tensor, weights: Tensor, to_target: bool
+) -> tuple[Tensor, tuple[Tensor | None, ...]]:
+    """Return what `total` does for rows of which NaN entries were not observed."""
+    target = inputs[0]
+    reach = float(torch.finfo(target.dtype).max ** 0.5)
+    value, made = partial(*inputs, reach=reach, gradients=True)
+    # A row without weight takes no part, be it infinite.
+    idle, scale = weights == 0, -weights.double()
+    loss = (scale * value.masked_fill(idle, 0.0)).sum().to(target.dtype)
+    pulled = [g * scale.view(-1, *[1] * (g.dim() - 1)) for g in made]
+    return loss, (pulled[0] if to_target else None, *pulled[1:])
 
 
 def _like(tensor: Tensor) -> Tensor:

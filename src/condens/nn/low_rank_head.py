@@ -9,7 +9,7 @@ from torch import Tensor
 
 from condens.functional import low_rank
 from condens.functional.low_rank_algebra import Parameters
-from condens.functional.normal import LOG_2PI
+from condens.kernels.passes import weighted_sum
 from condens.low_rank import LowRankMixture
 from condens.nn.head import FLOOR, Head
 from condens.nn.start import Start
@@ -63,19 +63,19 @@ class LowRankHead(Head):
         return LowRankMixture(*self.parameters_of(features), names=names, validate_args=False)
 
     def row_nll(self, features: Tensor, target: Tensor) -> Tensor:
-        """Return −log p(target) of each row; entries that are NaN were not observed.
+        """Return −log p(target) of each row; entries that are NaN were not observed."""
+        missing = bool(target.isnan().any())
+        density = low_rank.partial_log_prob if missing else low_rank.log_prob
+        return -density(target, *self.parameters_of(features))
 
-        A missing entry becomes a standard normal at its centre, apart from all others, and
-        that density is taken off again: what is left is the marginal of the rest.
-        """
-        logits, means, log_scales, loadings = self.parameters_of(features)
-        missing = target.isnan()
-        if bool(missing.any()):
-            each = missing.unsqueeze(-2)
-            means, log_scales = (torch.where(each, 0.0, t) for t in (means, log_scales))
-            loadings = torch.where(each.unsqueeze(-1), 0.0, loadings)
-        density = low_rank.log_prob(target.nan_to_num(nan=0.0), logits, means, log_scales, loadings)
-        return -density - 0.5 * LOG_2PI * missing.sum(-1).to(density.dtype)
+    def _partial_nll(
+        self,
+        features: Tensor,
+        target: Tensor,
+        weights: Tensor,
+        gaps: Tensor,  # noqa: ARG002  (no row is faster without)
+    ) -> Tensor:
+        return weighted_sum(self.row_nll(features, target), weights)
 
     def _scales_from(self, start: Start) -> Tensor:
         """Return the r largest principal axes beyond what the others have, and the rest."""
