@@ -167,7 +167,7 @@ class TransformedMixture(MappedMixture, SampledMixture):
         if whole:
             left = sorted([*free, *whole])
             places = [left.index(d) for d in whole]
-            parameters = cells.condition(*parameters, places, *self._cells(given, whole))
+            parameters = cells.condition(*parameters, places, **self._cells(given, whole))
         names = None if self.names is None else [self.names[d] for d in free]
         conditional = GaussianMixture(
             *parameters.to(self.dtype), names=names, validate_args=self._validate_args
@@ -266,8 +266,9 @@ class TransformedMixture(MappedMixture, SampledMixture):
                 seen = algebra.marginal(*parameters, points)
                 joint = mixture.joint_log_prob(at, *seen)
                 parameters = algebra.condition(*parameters, points, at)
-            ends = self._cells(columns, whole)
-            joint = joint + cells.box_log_prob(*ends, parameters.means, parameters.factors)
+            joint = joint + cells.box_log_prob(
+                means=parameters.means, factors=parameters.factors, **self._cells(columns, whole)
+            )
         slopes = [self.maps[d].log_slope(columns[d]) for d in range(self.dimensions)]
         density = joint + torch.stack(slopes).sum(0).unsqueeze(-1)
         return torch.where(inside.all(-1, keepdim=True), density, -torch.inf)
@@ -288,11 +289,15 @@ class TransformedMixture(MappedMixture, SampledMixture):
         """Return the real coordinates of continuous dimensions [..., len(dims)]."""
         return torch.stack([self.maps[d].to_real(columns[d]) for d in dims], -1)
 
-    def _cells(self, columns: Mapping[int, Tensor], dims: Sequence[int]) -> tuple[Tensor, Tensor]:
-        """Return the real ends of the cells of discrete dimensions [..., len(dims)]."""
-        ends = [own.cell(columns[d]) for d in dims if isinstance(own := self.maps[d], Integer)]
-        lower, upper = zip(*ends, strict=True)
-        return torch.stack(lower, -1), torch.stack(upper, -1)
+    def _cells(self, columns: Mapping[int, Tensor], dims: Sequence[int]) -> dict[str, Tensor]:
+        """Return the real ends and widths of the cells of discrete dimensions [..., len(dims)]."""
+        parts = [
+            (*own.cell(columns[d]), own.cell_width(columns[d]))
+            for d in dims
+            if isinstance(own := self.maps[d], Integer)
+        ]
+        stacked = (torch.stack(part, -1) for part in zip(*parts, strict=True))
+        return dict(zip(("lower", "upper", "width"), stacked, strict=True))
 
     def _quantile(self, level: Tensor, *, upper: bool) -> Tensor:
         """Return the value that leaves `level` below it, or above it where `upper`."""
