@@ -1,6 +1,6 @@
 """`TransformedMixture`: joint densities of positive, bounded and whole-numbered targets."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Self
 
 import torch
@@ -117,7 +117,7 @@ class TransformedMixture(MappedMixture, SampledMixture):
 
     def responsibilities(self, value: Any) -> Tensor:
         """Return the probability of each component given value [..., K]."""
-        joint = self._joint(value)
+        joint = self._joint(value, density=mixture.comparable)
         logits = mixture.posterior_logits(joint, widen(self.base.logits))
         return torch.softmax(logits, -1).to(self.dtype)
 
@@ -252,26 +252,26 @@ class TransformedMixture(MappedMixture, SampledMixture):
     def _is_real(self) -> bool:
         return all(isinstance(own, Real) for own in self.maps)
 
-    def _joint(self, value: Any) -> Tensor:
+    def _joint(self, value: Any, density: Callable[..., Tensor] = mixture.joint_log_prob) -> Tensor:
         """Return log πₖ + log pₖ(y) in double precision [..., K]; −inf outside the support."""
         columns, inside = self._columns(widen(self._event(value)))
         points, whole = self._kinds(range(self.dimensions))
         if not whole:
-            joint = mixture.joint_log_prob(self._points(columns, points), *self.base.parameters)
+            joint = density(self._points(columns, points), *self.base.parameters)
         else:
             parameters = Parameters(*widen(*self.base.parameters))
             joint = torch.log_softmax(parameters.logits, -1)
             if points:
                 at = self._points(columns, points)
                 seen = algebra.marginal(*parameters, points)
-                joint = mixture.joint_log_prob(at, *seen)
+                joint = density(at, *seen)
                 parameters = algebra.condition(*parameters, points, at)
             joint = joint + cells.box_log_prob(
                 means=parameters.means, factors=parameters.factors, **self._cells(columns, whole)
             )
         slopes = [self.maps[d].log_slope(columns[d]) for d in range(self.dimensions)]
-        density = joint + torch.stack(slopes).sum(0).unsqueeze(-1)
-        return torch.where(inside.all(-1, keepdim=True), density, -torch.inf)
+        joint = joint + torch.stack(slopes).sum(0).unsqueeze(-1)
+        return torch.where(inside.all(-1, keepdim=True), joint, -torch.inf)
 
     def _columns(self, value: Tensor) -> tuple[dict[int, Tensor], Tensor]:
         """Return the value of each dimension, and which of them lie in the support [..., D].

@@ -163,8 +163,8 @@ class _Box(NamedTuple):
         """Return the boxes as rows [R, n]."""
         n = self.dimensions
         triangle = self.triangle.expand(*self.low.shape, n)
-        rows = (tensor.reshape(-1, n) for tensor in self[:3])
-        return _Box(*rows, triangle.reshape(-1, n, n))
+        low, high, width = (tensor.reshape(-1, n) for tensor in self[:3])
+        return _Box(low, high, width, triangle.reshape(-1, n, n))
 
     def take(self, rows: Tensor) -> "_Box":
         """Return some of the rows."""

@@ -11,7 +11,7 @@ and target [..., D]; leading axes broadcast. Results have the dtype of the means
 arithmetic is done in double precision.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
@@ -183,9 +183,22 @@ def responsibilities(
 
     A target that no component can hold in this precision gets the weights.
     """
-    joint = joint_log_prob(target, logits, means, log_scales, loadings)
-    logits = mixture.posterior_logits(joint, logits.to(joint.dtype))
-    return torch.softmax(logits, -1).to(means.dtype)
+    dtype, joint = means.dtype, joint_log_prob(target, logits, means, log_scales, loadings)
+    target, logits, means, log_scales, loadings = widen(target, logits, means, log_scales, loadings)
+    system = decompose(log_scales, loadings)
+    rest = torch.log_softmax(logits, -1) - system.log_root
+    compare = comparison(log_scales, loadings, system)
+    joint = mixture.compared(joint, rest, target, means, *compare)
+    return torch.softmax(mixture.posterior_logits(joint, logits), -1).to(dtype)
+
+
+def comparison(
+    log_scales: Tensor, loadings: Tensor, system: System
+) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
+    """Return covariances and latents as `mixture.compared` takes them."""
+    log_scales, loadings = mixture.expand_batch((log_scales, loadings), (2, 3))
+    covariances = torch.cat([log_scales, loadings.flatten(-2)], -1)
+    return covariances, lambda offset: explain(system, offset * saturated_exp(-log_scales))
 
 
 def variance(logits: Tensor, means: Tensor, log_scales: Tensor, loadings: Tensor) -> Tensor:

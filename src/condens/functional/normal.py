@@ -25,6 +25,14 @@ def cdf(latent: Tensor) -> Tensor:
     return 0.5 * torch.erfc(latent * -math.sqrt(0.5))
 
 
+def at_most_one(probability: Tensor) -> Tensor:
+    """Return a sum of weighted probabilities without the last place by which it may exceed one.
+
+    Weights sum to one only up to rounding. The gradient is left as it is.
+    """
+    return probability - (probability - 1).clamp(min=0.0).detach()
+
+
 def log_interval(lower: Tensor, upper: Tensor, width: Tensor | None = None) -> Tensor:
     """Return log(Φ(b) − Φ(a)) for ends a ≤ b, relatively accurate for narrow and far intervals.
 
@@ -47,8 +55,8 @@ def log_interval(lower: Tensor, upper: Tensor, width: Tensor | None = None) -> T
     narrow = width * (1 - middle) < 0.5
     usual = ~(narrow | lost)
     # Each branch gets numbers that it can differentiate where the other one answers.
-    ends = (torch.where(usual, end, safe) for end, safe in ((lower, -1.0), (upper, 0.0)))
-    wide = _log_difference(*ends, torch.where(usual, width, 1.0))
+    places = ((lower, -1.0), (upper, 0.0), (width, 1.0))
+    wide = _log_difference(*(torch.where(usual, place, safe) for place, safe in places))
     thin = narrow & ~lost
     near = _log_quadrature(torch.where(thin, middle, 0.0), torch.where(thin, 0.5 * width, 0.1))
     return torch.where(lost, -torch.inf, torch.where(narrow, near, wide))
