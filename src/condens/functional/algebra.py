@@ -82,7 +82,7 @@ def condition(
     centre = means[..., free] - unwhiten(lead, kept)
     rest = logits + log_determinant(last, len(dims))
     joint = rest - 0.5 * tail.square().sum(-1)
-    joint = compared(joint, rest, value, fixed, given, partial(whiten, factors=last))
+    joint = compared(joint, rest, value, fixed, [given], partial(whiten, factors=last))
     return Parameters(normalised(joint, logits), centre, kept).to(dtype)
 
 
@@ -159,7 +159,7 @@ def multiply(
         - 0.5 * dimensions * LOG_2PI
     )
     joint = rest - 0.5 * left_over.square().sum(-1)
-    compare = compared(joint, rest, loc, means, factors, lambda offset: settle(offset)[1])
+    compare = compared(joint, rest, loc, means, [factors], lambda offset: settle(offset)[1])
     product = Parameters(normalised(compare, logits), means + shift, pack(r))
     return product.to(dtype), joint.logsumexp(-1).to(dtype)
 
@@ -195,7 +195,7 @@ def divide(
     shift, gained = settle(loc.unsqueeze(-2) - means)
     rest = logits - log_diagonal(kept)
     joint = rest + 0.5 * gained.square().sum(-1)
-    joint = compared(joint, rest, loc, means, factors, lambda offset: settle(offset)[1], sign=1.0)
+    joint = compared(joint, rest, loc, means, [factors], lambda offset: settle(offset)[1], sign=1.0)
     quotient = Parameters(normalised(joint, logits), means + shift, pack(new_upper))
     slack = torch.linalg.eigvalsh(remainder.detach())[..., 0]
     return quotient.to(dtype), slack

@@ -114,7 +114,13 @@ def component_log_prob(
 
 
 def _component_log_prob(
-    target: Tensor, means: Tensor, log_scales: Tensor, loadings: Tensor, *, reach: float
+    target: Tensor,
+    means: Tensor,
+    log_scales: Tensor,
+    loadings: Tensor,
+    *,
+    reach: float,
+    system: System | None = None,
 ) -> Tensor:
     difference = target.unsqueeze(-2) - means
     # Numbers whose square overflows leave before the arithmetic: in the backward pass
@@ -122,7 +128,7 @@ def _component_log_prob(
     finite = ~difference.isinf()
     latent = torch.where(finite, difference, 0.0) * saturated_exp(-log_scales)
     near = finite & ~(latent.abs() > _largest(latent.dtype))
-    system = decompose(log_scales, loadings)
+    system = system or decompose(log_scales, loadings)
     parts = explain(system, torch.where(near, latent, 0.0))
     held = ~(parts.abs() >= reach)
     energy = 0.5 * torch.where(held, parts, 0.0).square().sum(-1)
@@ -183,21 +189,22 @@ def responsibilities(
 
     A target that no component can hold in this precision gets the weights.
     """
-    dtype, joint = means.dtype, joint_log_prob(target, logits, means, log_scales, loadings)
+    reach, dtype = mixture.longest(means), means.dtype
     target, logits, means, log_scales, loadings = widen(target, logits, means, log_scales, loadings)
-    system = decompose(log_scales, loadings)
-    rest = torch.log_softmax(logits, -1) - system.log_root
+    system, log_weights = decompose(log_scales, loadings), torch.log_softmax(logits, -1)
+    density = _component_log_prob(target, means, log_scales, loadings, reach=reach, system=system)
     compare = comparison(log_scales, loadings, system)
-    joint = mixture.compared(joint, rest, target, means, *compare)
+    joint = mixture.compared(
+        log_weights + density, log_weights - system.log_root, target, means, *compare
+    )
     return torch.softmax(mixture.posterior_logits(joint, logits), -1).to(dtype)
 
 
 def comparison(
     log_scales: Tensor, loadings: Tensor, system: System
-) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
+) -> tuple[Sequence[Tensor], Callable[[Tensor], Tensor]]:
     """Return covariances and latents as `mixture.compared` takes them."""
-    log_scales, loadings = mixture.expand_batch((log_scales, loadings), (2, 3))
-    covariances = torch.cat([log_scales, loadings.flatten(-2)], -1)
+    covariances = log_scales, loadings.flatten(-2)
     return covariances, lambda offset: explain(system, offset * saturated_exp(-log_scales))
 
 

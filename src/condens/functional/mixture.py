@@ -107,7 +107,7 @@ def comparable(target: Tensor, logits: Tensor, means: Tensor, factors: Tensor) -
     joint = joint_log_prob(target, logits, means, factors)
     target, logits, means, factors = widen(target, logits, means, factors)
     rest = torch.log_softmax(logits, -1) + log_determinant(factors, means.shape[-1])
-    return compared(joint, rest, target, means, factors, partial(whiten, factors=factors))
+    return compared(joint, rest, target, means, [factors], partial(whiten, factors=factors))
 
 
 # Energies from here on have rounded more than 10⁻¹⁰ away.
@@ -119,7 +119,7 @@ def compared(
     rest: Tensor,
     target: Tensor,
     means: Tensor,
-    covariances: Tensor,
+    covariances: Sequence[Tensor],
     latent: Callable[[Tensor], Tensor],
     *,
     sign: float = -1.0,
@@ -139,7 +139,7 @@ def compared(
         rest: [..., K], what does not depend on x.
         target: x [..., D].
         means: [..., K, D].
-        covariances: [..., K, *], equal for components of equal covariance.
+        covariances: tensors [..., K, *], equal for components of equal covariance.
         latent: maps x − μ [..., K, D] to z [..., K, *], linearly.
         sign: of the energies.
     """
@@ -160,12 +160,13 @@ def compared(
     return torch.where(joint.isneginf(), joint, exact)
 
 
-def _alike(covariances: Tensor) -> Tensor:
+def _alike(covariances: Sequence[Tensor]) -> Tensor:
     """Return for each component the first one with the same numbers [..., K]."""
-    first = torch.zeros_like(covariances[..., 0], dtype=torch.int64)
-    for component in reversed(range(covariances.shape[-2])):
-        same = (covariances == covariances[..., component : component + 1, :]).all(-1)
-        first = first.masked_fill(same, component)
+    first = torch.zeros((), dtype=torch.int64, device=covariances[0].device)
+    for component in reversed(range(covariances[0].shape[-2])):
+        chosen = slice(component, component + 1)
+        same = [(numbers == numbers[..., chosen, :]).all(-1) for numbers in covariances]
+        first = torch.where(torch.stack(torch.broadcast_tensors(*same)).all(0), component, first)
     return first
 
 
