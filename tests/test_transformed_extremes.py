@@ -1,12 +1,15 @@
 """Targets with a support of their own, at scales where the obvious formulas cancel."""
 
+import itertools
 import math
 
 import mpmath
+import numpy as np
 import pytest
 import torch
 from mapped import gaussian, mixture_of, reals
 from reference import random_parameters
+from scipy import integrate, special, stats
 from torch.testing import assert_close
 
 from condens import GaussianMixture, TransformedMixture
@@ -101,3 +104,54 @@ def test_distribution_function_and_moments_of_large_counts(y):
             assert_close(ours, theirs.floor(), rtol=1e-13, atol=1.0)
     assert_close(counts.mean, values.mean - 0.5, rtol=1e-13, atol=0)
     assert_close(counts.variance, values.variance + 1 / 12, rtol=1e-12, atol=0)
+
+
+def count_crps(y, mean, deviation, log):
+    """Return Σ F² below y and Σ (1 − F)² from it on; the far tail by its integral."""
+    ends = np.arange(0 if log else y - 200, y + 4000) + 1
+    latent = ((np.log(ends) if log else ends) - mean) / deviation
+    score = (stats.norm.cdf(latent[ends <= y]) ** 2).sum()
+    score += (stats.norm.sf(latent[ends > y]) ** 2).sum()
+    if log:  # from the middle between two whole numbers on, in x = log z
+        start = math.log(ends[-1] + 0.5)
+        panels = np.linspace(start, max(mean + deviation**2 + 12 * deviation, start), 60)
+        score += sum(
+            integrate.quad(
+                lambda x: math.exp(x + 2 * special.log_ndtr((mean - x) / deviation)), *panel
+            )[0]
+            for panel in itertools.pairwise(panels)
+        )
+    return score
+
+
+@pytest.mark.parametrize("deviation", [0.05, 0.5, 2.0, 12.0])
+@pytest.mark.parametrize("y", [0.0, 3.0, 40.0])
+def test_crps_of_counts_of_any_width(y, deviation):
+    mean = math.log(4.3)
+    value, error = gaussian([Integer(2)], [mean], [[deviation**2]]).crps(
+        reals(y + 2), n_samples=20_000, generator=torch.Generator().manual_seed(0)
+    )
+    expected = count_crps(y, mean, deviation, log=True)
+    assert abs(float(value) - expected) < 5 * float(error) + 1e-7 * expected
+    assert 0 < float(error) < 0.005
+
+
+@pytest.mark.parametrize("deviation", [0.2, 3.0])
+def test_crps_of_whole_numbers(deviation):
+    value, error = gaussian([Integer()], [-1.3], [[deviation**2]]).crps(
+        reals(-2.0), n_samples=20_000, generator=torch.Generator().manual_seed(0)
+    )
+    expected = count_crps(-2.0, -1.3, deviation, log=False)
+    assert abs(float(value) - expected) < 5 * float(error)
+
+
+def test_crps_of_counts_far_beyond_whole_numbers():
+    """At 1e30 counts are positive numbers, and the fractions of draws say nothing."""
+    counts, values = (
+        gaussian([own], [math.log(1e30)], [[4.0]]).crps(reals(2e30))
+        for own in (Integer(0), Positive())
+    )
+    assert float(counts.value) == pytest.approx(float(values.value), rel=1e-14)
+    wide = gaussian([Integer(0)], [600.0], [[400.0]]).crps(reals(1.0))
+    assert math.isfinite(float(wide.value))
+    assert float(wide.standard_error) < 1

@@ -135,5 +135,9 @@ class SampledMixture(Distribution, ABC):
         if exact is not None:
             return Estimate(exact, torch.zeros_like(exact))
         with torch.no_grad():
-            first, second = self.sample((2, count), generator=generator)
-            return scores.energy_score(target.to(self.dtype), first, second).to(self.dtype)
+            return self._sampled_score(target, count, generator).to(self.dtype)
+
+    def _sampled_score(self, target: Tensor, count: int, generator: Generator | None) -> Estimate:
+        """Return the energy score by independent pairs of draws."""
+        first, second = self.sample((2, count), generator=generator)
+        return scores.energy_score(target.to(self.dtype), first, second)
