@@ -42,7 +42,16 @@ setup(
             ["src/condens/kernels/_native.c"],
             depends=[
                 f"src/condens/kernels/_{part}.h"
-                for part in ("checks", "level", "nll", "problem", "sample", "scalar", "scratch")
+                for part in (
+                    "checks",
+                    "level",
+                    "nll",
+                    "partial",
+                    "problem",
+                    "sample",
+                    "scalar",
+                    "scratch",
+                )
             ],
             libraries=["m"],
             py_limited_api=True,

@@ -105,6 +105,14 @@ def test_several_scores_at_once():
     assert {"test_log_likelihood", "test_energy", "test_r2"} <= found.keys()
 
 
+@pytest.mark.parametrize("size", [1e306, 1e-306])
+def test_weights_whose_sum_is_no_number(size, fitted):
+    weights = 1.0 + np.arange(240) % 3
+    expected = log_likelihood_scorer(fitted, X, Y, weights)
+    found = log_likelihood_scorer(fitted, X, Y, size * weights)
+    assert found == pytest.approx(expected, rel=1e-12)
+
+
 @BOTH
 def test_weights_are_routed_where_asked_for(scorer):
     weights = np.where(np.arange(240) % 2, 1.0, 0.0)

@@ -213,6 +213,13 @@ class GaussianMixture(BatchedMixture, SampledMixture):
         """Return the normalised log density at value [..., D]."""
         return mixture.log_prob(self._event(value), *self.parameters)
 
+    def observed_log_prob(self, value: Any) -> Tensor:
+        """Return the log density of the entries of value [..., D] that are not NaN.
+
+        By the exact marginal over them; 0 where there is none.
+        """
+        return partial_log_prob(self._event(value, allow_nan=True), *self.parameters)
+
     def component_log_prob(self, value: Any) -> Tensor:
         """Return the log density of every component at value, without the weights [..., K]."""
         return mixture.component_log_prob(self._event(value), self.means, self.factors)

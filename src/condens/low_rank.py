@@ -140,6 +140,13 @@ class LowRankMixture(BatchedMixture, SampledMixture):
         """Return the normalised log density at value [..., D]."""
         return low_rank.log_prob(self._event(value), *self.parameters)
 
+    def observed_log_prob(self, value: Any) -> Tensor:
+        """Return the log density of the entries of value [..., D] that are not NaN.
+
+        By the exact marginal over them; 0 where there is none.
+        """
+        return low_rank.partial_log_prob(self._event(value, allow_nan=True), *self.parameters)
+
     def component_log_prob(self, value: Any) -> Tensor:
         """Return the log density of every component at value, without the weights [..., K]."""
         return low_rank.component_log_prob(self._event(value), *self.parameters[1:])

@@ -264,6 +264,13 @@ class Integer(Map):
         y = widen(y)
         return self._real(y), self._real(y + 1)
 
+    def cell_width(self, y: Tensor) -> Tensor:
+        """Return the real width of the cell of y, which its ends lose to rounding from 10⁸ on."""
+        y = widen(y)
+        if self.lower is None:
+            return torch.ones_like(y)
+        return (y - self.lower).reciprocal().log1p()
+
     def dequantise(self, y: Tensor, generator: Generator | None = None) -> Tensor:
         """Return x of y + u, for u uniform strictly between 0 and 1."""
         y = widen(y)

@@ -72,13 +72,13 @@ class SampledMixture(Distribution, ABC):
         batch = torch.broadcast_shapes(value.shape[:-1], self.batch_shape)
         wide: Any = self.expand(batch)
         value = value.expand(*batch, value.shape[-1])
+        result = torch.zeros(batch, dtype=self.dtype, device=value.device)
+        if not batch.numel():  # unique takes no empty tensor
+            return result
         patterns, which = torch.unique(
-            ~value.isnan().reshape(batch.numel(), value.shape[-1]),
-            dim=0,
-            sorted=False,
-            return_inverse=True,
+            ~value.isnan().flatten(0, -2), dim=0, sorted=False, return_inverse=True
         )
-        result, which = torch.zeros(batch, dtype=self.dtype, device=value.device), which.view(batch)
+        which = which.view(batch)
         for i, seen in enumerate(patterns):
             rows, dims = which == i, seen.nonzero().flatten()
             if len(dims):
@@ -155,8 +155,12 @@ class SampledMixture(Distribution, ABC):
         if exact is not None:
             return Estimate(exact, torch.zeros_like(exact))
         with torch.no_grad():
-            first, second = self.sample((2, count), generator=generator)
-            return scores.energy_score(target.to(self.dtype), first, second).to(self.dtype)
+            return self._sampled_score(target, count, generator).to(self.dtype)
+
+    def _sampled_score(self, target: Tensor, count: int, generator: Generator | None) -> Estimate:
+        """Return the energy score by independent pairs of draws."""
+        first, second = self.sample((2, count), generator=generator)
+        return scores.energy_score(target.to(self.dtype), first, second)
 
     # What is asked of draws.
 

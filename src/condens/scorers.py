@@ -55,7 +55,7 @@ class Scorer:
         rows = Rows.of(place, told, sample_weight, names=("X", "y", "sample_weight")).observed("y")
         # Rows of weight zero are left out: nothing times minus infinity is NaN.
         counted = scores[rows.condition[:, 0].numpy()]
-        return float(np.average(counted, weights=rows.weights))
+        return float(np.average(counted, weights=rows.shares))
 
     def set_score_request(self, *, sample_weight: bool | str | None) -> Self:
         """Return a scorer that asks for weights, where metadata routing is enabled."""

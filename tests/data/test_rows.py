@@ -220,3 +220,11 @@ class TestSplit:
         assert not torch.equal(one, other)
         # Rows from everywhere: a head or a tail of the data has mean 99.5 or 899.5.
         assert abs(one.mean() - 499.5) < 5 * 289 / math.sqrt(200)
+
+
+@pytest.mark.parametrize("size", [1e306, 1.0, 1e-306])
+def test_shares_of_weights_whose_sum_is_no_number(size):
+    weights = size * (torch.arange(1.0, 401.0, dtype=torch.float64) / 400)
+    shares = Rows.of(torch.zeros(400, 1), torch.zeros(400, 1), weights).shares
+    expected = torch.arange(1.0, 401.0, dtype=torch.float64) / (200 * 401)
+    torch.testing.assert_close(shares, expected, rtol=1e-13, atol=0)

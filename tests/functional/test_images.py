@@ -1,5 +1,6 @@
 """Hermite coefficients of the exponential, the logistic function and the floor."""
 
+import mpmath
 import numpy as np
 import pytest
 import torch
@@ -71,3 +72,19 @@ def test_parseval():
     assert_close(total, images.logistic_moments(m, d)[1], rtol=1e-12, atol=0)
     total = images.lognormal_coefficients(m, d).square().sum()
     assert_close(total, images.lognormal_variance(m, d), rtol=1e-12, atol=0)
+
+
+@pytest.mark.parametrize("mean", [-300.0, -30.0, -2.0, 0.0, 20.0, 300.0])
+@pytest.mark.parametrize("deviation", [1e-12, 1e-6])
+def test_narrow_logistic_moments_are_relatively_accurate(mean, deviation):
+    """To first order s(X) = s(μ) + s′(μ)σZ, of variance s′²σ²; the next is σ² smaller."""
+    found = images.logistic_moments(
+        *(torch.tensor(v, dtype=torch.float64) for v in (mean, deviation))
+    )
+    with mpmath.workdps(300):
+        s = 1 / (1 + mpmath.exp(-mpmath.mpf(mean)))
+        slope = s * (1 - s) * mpmath.mpf(deviation)
+        curvature = s * (1 - s) * (1 - 2 * s) * mpmath.mpf(deviation) ** 2 / 2
+        expected = float(s + curvature), float(slope**2)
+    assert float(found[0]) == pytest.approx(expected[0], rel=1e-14)
+    assert float(found[1]) == pytest.approx(expected[1], rel=1e-11)

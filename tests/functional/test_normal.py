@@ -1,5 +1,7 @@
 """The probability of an interval under the standard normal, against many digits."""
 
+import math
+
 import mpmath
 import pytest
 import torch
@@ -26,6 +28,29 @@ def exact(lower, upper):
 def test_log_interval(ends):
     lower, upper = torch.tensor(ends, dtype=torch.float64)
     assert_close(float(normal.log_interval(lower, upper)), exact(*ends), rtol=1e-14, atol=2e-15)
+
+
+@pytest.mark.parametrize("lower", [-1e8, -3e4, -5.0, 0.25, 40.0, 1e5, 1e8, 1e12])
+@pytest.mark.parametrize("width", [1e-30, 1e-17, 1e-9, 3e-8, 0.1])
+def test_log_interval_of_a_width_that_the_ends_have_lost(lower, width):
+    """Against −½z² and what is left of it: Φ(a + w) − Φ(a) = φ(a)·(1 − e^(−|a|w))/|a|, nearly."""
+    ends = torch.tensor([lower, lower + width], dtype=torch.float64)
+    found = normal.log_interval(*ends, torch.tensor(width, dtype=torch.float64))
+    with mpmath.workdps(60):
+        a, w = mpmath.mpf(lower), mpmath.mpf(width)
+        inner = mpmath.quad(
+            lambda t: mpmath.exp(-a * t - t * t / 2),
+            [0, min(w, 1 / abs(a)), min(w, 40 / abs(a)), w] if a > 0 else mpmath.linspace(0, w, 4),
+        )
+        if a < 0 and abs(a) * w > 1:  # from the end that has the mass
+            inner = mpmath.exp(-a * w - w * w / 2) * mpmath.quad(
+                lambda t: mpmath.exp((a + w) * t - t * t / 2),
+                [0, min(w, 1 / abs(a)), min(w, 40 / abs(a)), w],
+            )
+        expected = mpmath.log(inner) - a * a / 2 - mpmath.log(2 * mpmath.pi) / 2
+    # z²/2 is as exact as the middle of the ends is.
+    allowed = 1e-13 + abs(lower) * (math.ulp(lower) + width * 2**-50)
+    assert float(found) == pytest.approx(float(expected), rel=1e-14, abs=allowed)
 
 
 def test_gradients_of_log_interval():

@@ -1,5 +1,6 @@
 import math
 
+import mpmath
 import numpy as np
 import pytest
 import torch
@@ -7,7 +8,9 @@ from reference import STRUCTURES, dense, random_parameters
 from scipy import integrate, stats
 from torch.testing import assert_close
 
-from condens import GaussianMixture
+from condens import GaussianMixture, TransformedMixture
+from condens.functional.scores import crps, energy_score, lognormal_crps
+from condens.maps import Positive
 
 
 @pytest.mark.parametrize("components", [1, 3, 20])
@@ -130,3 +133,108 @@ def test_stated_error_of_the_energy_score_is_the_actual_one():
     stated = torch.stack([r.standard_error for r in runs]).mean(0)
     # The deviation of 300 values is known to about 4 %.
     assert ((spread / stated - 1).abs() < 0.17).all()
+
+
+def lognormal_score(y, logits, means, log_precisions):
+    """Return the CRPS of a mixture of lognormals by its textbook formula, in 600 digits."""
+    with mpmath.workdps(600):
+        weights = [mpmath.exp(value) for value in logits]
+        weights = [w / mpmath.fsum(weights) for w in weights]
+        means = [mpmath.mpf(value) for value in means]
+        spreads = [mpmath.exp(-2 * mpmath.mpf(value)) for value in log_precisions]
+        own = [mpmath.exp(m + s / 2) for m, s in zip(means, spreads, strict=True)]
+        y, root = mpmath.mpf(y), mpmath.sqrt(2)
+
+        def reach(mean, spread, size):
+            if y <= 0:
+                return size - y
+            t = (mpmath.log(y) - mean) / mpmath.sqrt(spread)
+            return y * mpmath.erf(t / root) - size * mpmath.erf((t - mpmath.sqrt(spread)) / root)
+
+        total = mpmath.mpf(0)
+        for weight, mean, spread, size in zip(weights, means, spreads, own, strict=True):
+            total += weight * reach(mean, spread, size)
+            for other, centre, width in zip(weights, means, spreads, strict=True):
+                place = (mean - centre + spread) / mpmath.sqrt(2 * (spread + width))
+                total -= weight * other * size * mpmath.erf(place)
+        return float(total)
+
+
+def lognormal_case(y, logits, means, deviations):
+    logits, means, deviations = (
+        torch.tensor(values, dtype=torch.float64) for values in (logits, means, deviations)
+    )
+    log_precisions = -deviations.log()
+    found = lognormal_crps(
+        torch.tensor([y], dtype=torch.float64), logits, means[:, None], log_precisions[:, None]
+    )
+    exact = lognormal_score(y, logits.tolist(), means.tolist(), log_precisions.tolist())
+    return float(found), exact
+
+
+@pytest.mark.parametrize("deviation", [1e-12, 1e-6, 0.1, 0.99, 1.0, 1.9, 2.1, 5, 12, 30, 50])
+@pytest.mark.parametrize("y", [1.0, 1e-5, 7.0, 1e10, 0.0, -2.0])
+def test_crps_of_a_lognormal_at_any_width(y, deviation):
+    found, exact = lognormal_case(y, [0.0], [0.0], [deviation])
+    assert found == pytest.approx(exact, rel=1e-12)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_crps_of_mixtures_of_lognormals_of_all_widths(seed):
+    generator = np.random.default_rng(seed)
+    components = generator.integers(2, 6)
+    deviations = 10 ** generator.uniform(-4, 1.47, components)
+    means = generator.normal(size=components) * generator.choice([1, 20, 200], components)
+    logits = generator.uniform(-20, 0, components)
+    y = math.exp(means[0] + deviations[0] * generator.normal())
+    found, exact = lognormal_case(y, logits, means, deviations)
+    # An ulp of a mean of 200, in deviations of 1e-4, is 3e-10.
+    assert found == pytest.approx(exact, rel=1e-9)
+
+
+def test_crps_of_a_lognormal_beyond_double_precision_is_infinite():
+    positive = TransformedMixture(
+        GaussianMixture(torch.zeros(2), torch.zeros(2, 1).double(), torch.tensor([[0.0], [-4.1]])),
+        [Positive()],
+    )
+    value, error = positive.crps([1.0])
+    assert value == math.inf
+    assert error == 0
+    alone = lognormal_crps(
+        torch.ones(1), torch.tensor([0.0, -math.inf]), *positive.base.parameters[1:]
+    )
+    assert float(alone) == pytest.approx(lognormal_score(1.0, [0.0], [0.0], [0.0]), rel=1e-12)
+
+
+def test_derivatives_of_the_crps_of_lognormals():
+    means = torch.tensor([[0.3], [-0.4], [1.0], [0.31]], dtype=torch.float64)
+    factors = -torch.tensor([[0.3], [2.5], [1.2], [0.01]], dtype=torch.float64).log()
+    logits = torch.tensor([0.1, -0.5, 0.3, -1.0], dtype=torch.float64)
+    y = torch.tensor([[0.7], [1.36], [12.0], [-0.5]], dtype=torch.float64)
+    inputs = [t.requires_grad_() for t in (y, logits, means, factors)]
+    assert torch.autograd.gradcheck(lognormal_crps, inputs)
+    assert torch.autograd.gradgradcheck(lognormal_crps, inputs)
+
+
+@pytest.mark.parametrize("distance", [1e8, 1e16, -1e18])
+@pytest.mark.parametrize("weight", [1e-300, 1e-9, 1e-4, 0.5])
+def test_crps_beside_a_component_far_away(distance, weight):
+    """(1 − w)² of the near one's score, w² times the distance, and what they share."""
+    logits = torch.tensor([math.log1p(-weight), math.log(weight)], dtype=torch.float64)
+    means = torch.tensor([[0.0], [distance]], dtype=torch.float64)
+    found = crps(torch.tensor([0.5]), logits, means, torch.zeros(2, 1, dtype=torch.float64))
+    near = 0.5 * (2 * stats.norm.cdf(0.5) - 1) + 2 * stats.norm.pdf(0.5)
+    shared = near - 0.5 * math.copysign(1.0, distance)  # E(X − x)₊ towards it, twice
+    own = abs(distance - 0.5) - math.pi**-0.5
+    expected = (1 - weight) ** 2 * (near - math.pi**-0.5) + weight**2 * own
+    expected += weight * (1 - weight) * shared
+    assert float(found) == pytest.approx(expected, rel=1e-12)
+
+
+def test_energy_score_of_numbers_whose_squares_overflow():
+    for dimensions in (1, 2):
+        first, second = 1e200 * torch.rand(2, 50, dimensions, dtype=torch.float64)
+        value, error = energy_score(torch.zeros(dimensions).double(), first, second)
+        small, other = energy_score(torch.zeros(dimensions).double(), first / 1e200, second / 1e200)
+        assert_close(value / 1e200, small, rtol=1e-12, atol=0)
+        assert_close(error / 1e200, other, rtol=1e-12, atol=0)

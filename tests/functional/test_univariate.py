@@ -8,8 +8,9 @@ from reference import dense, random_parameters
 from scipy import stats
 from torch.testing import assert_close
 
-from condens import GaussianMixture
-from condens.functional import cdf, icdf, log_prob
+from condens import GaussianMixture, TransformedMixture
+from condens.functional import cdf, conditional_cdfs, icdf, log_prob
+from condens.maps import Positive
 
 mpmath.mp.dps = 60
 
@@ -199,3 +200,54 @@ def test_derivatives():
     for function, first in ((cdf, x), (icdf, levels)):
         assert torch.autograd.gradcheck(function, (first, *parameters))
         assert torch.autograd.gradgradcheck(function, (first, *parameters))
+
+
+@pytest.mark.parametrize("size", [354.0, 300.0, 200.0])
+@pytest.mark.parametrize("p", [1e-10, 0.3, 0.55, 0.7, 0.9])
+def test_quantiles_across_three_hundred_decades(p, size):
+    """One component of width e^−354 and one of e^354: halving lengths would take 1000 steps."""
+    zero = torch.zeros(2, dtype=torch.float64)
+    factors = torch.tensor([[size], [-size]], dtype=torch.float64)
+    level = torch.tensor(p, dtype=torch.float64)
+    at = icdf(level, zero, zero[:, None], factors)
+    deviations = [mpmath.exp(-size), mpmath.exp(size)]
+    # Where the narrow one decides, the wide one counts a half; elsewhere the narrow one is 0 or 1.
+    if 0.25 < p < 0.75:
+        exact = deviations[0] * mpmath.erfinv(2 * (2 * mpmath.mpf(p) - 0.5) - 1) * mpmath.sqrt(2)
+    else:
+        half = 2 * mpmath.mpf(p) - (1 if p > 0.5 else 0)
+        exact = deviations[1] * mpmath.erfinv(2 * half - 1) * mpmath.sqrt(2)
+    assert float(at) == pytest.approx(float(exact), rel=1e-12)
+    assert float(cdf(at, zero, zero[:, None], factors)) == pytest.approx(p, rel=1e-12)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_no_probability_exceeds_one(seed):
+    """Weights sum to one up to rounding: in a sixth of mixtures of seven to more than one."""
+    mixture = GaussianMixture(*random_parameters((50,), 7, 1, seed=seed))
+    assert (mixture.cdf(torch.full((50, 1), 1e3)) <= 1).all()
+    positive = TransformedMixture(mixture, [Positive()])
+    assert (positive.cdf(torch.full((50, 1), 1e300, dtype=torch.float64)) <= 1).all()
+    joint = random_parameters((50,), 7, 3, seed=seed)
+    far = torch.full((50, 3), 1e3, dtype=torch.float64)
+    assert (conditional_cdfs(far, *joint) <= 1).all()
+
+
+def test_the_gradient_of_a_probability_of_one_is_the_density():
+    """Capping a probability leaves its gradient alone."""
+    logits, means, factors = random_parameters((200,), 7, 1)
+    x = (means.amax(-2) + 6.0 * (-factors).exp().amax(-2)).requires_grad_()
+    total = cdf(x, logits, means, factors)
+    (slope,) = torch.autograd.grad(total.sum(), x)
+    density = log_prob(x, logits, means, factors).exp()
+    assert_close(slope.squeeze(-1), density.detach(), rtol=1e-10, atol=0)
+
+
+def test_infinite_values_have_probabilities_without_gradients():
+    logits, means, factors = random_parameters((2,), 3, 1)
+    parameters = [t.requires_grad_() for t in (logits, means, factors)]
+    x = torch.tensor([[torch.inf], [-torch.inf]], dtype=torch.float64)
+    probability = cdf(x, *parameters)
+    assert_close(probability, torch.tensor([1.0, 0.0], dtype=torch.float64), rtol=1e-15, atol=0)
+    for gradient in torch.autograd.grad(probability.sum(), parameters):
+        assert gradient.isfinite().all()

@@ -68,6 +68,15 @@ class Rows(NamedTuple):
         expected = "(condition, target) or (condition, target, weights) was expected"
         raise ArgumentError(message(name, f"is a {type(data).__name__}", expected, "Pass these."))
 
+    @property
+    def shares(self) -> Tensor | None:
+        """The weights [n] as parts of one; None where every row counts once."""
+        if self.weights is None:
+            return None
+        # Of the largest first: a sum of large weights would overflow.
+        relative = self.weights / self.weights.amax()
+        return relative / relative.sum()
+
     def __len__(self) -> int:  # rows, not fields
         return self.target.shape[0]
 

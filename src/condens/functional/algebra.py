@@ -6,13 +6,14 @@ double precision and return the dtype that came.
 """
 
 from collections.abc import Sequence
+from functools import partial
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from condens.functional.dtypes import widen
-from condens.functional.mixture import posterior_logits, variance
+from condens.functional.mixture import compared, posterior_logits, variance
 from condens.functional.normal import LOG_2PI
 from condens.functional.triangular import (
     aligned,
@@ -69,15 +70,20 @@ def condition(
     dimensions = means.shape[-1]
     free = [d for d in range(dimensions) if d not in dims]
     dtype = means.dtype
-    logits, means, factors, value = widen(logits, means, factors, value)
-    factors = reorder(factors, [*free, *dims])
-    offset = value.unsqueeze(-2) - means[..., list(dims)]
+    logits, means, given, value = widen(logits, means, factors, value)
+    factors = reorder(given, [*free, *dims])
+    fixed = means[..., list(dims)]
+    offset = value.unsqueeze(-2) - fixed
     latent = whiten(torch.nn.functional.pad(offset, (len(free), 0)), factors)
     lead, tail = latent[..., : len(free)], latent[..., len(free) :]
-    kept = block(factors, dimensions, 0, len(free))
+    kept, last = (
+        block(factors, dimensions, *ends) for ends in ((0, len(free)), (len(free), dimensions))
+    )
     centre = means[..., free] - unwhiten(lead, kept)
-    log_evidence = factors[..., len(free) : dimensions].sum(-1) - 0.5 * tail.square().sum(-1)
-    return Parameters(reweighted(logits, log_evidence), centre, kept).to(dtype)
+    rest = logits + log_determinant(last, len(dims))
+    joint = rest - 0.5 * tail.square().sum(-1)
+    joint = compared(joint, rest, value, fixed, [given], partial(whiten, factors=last))
+    return Parameters(normalised(joint, logits), centre, kept).to(dtype)
 
 
 def affine_scale(
@@ -137,20 +143,25 @@ def multiply(
     upper, other = torch.broadcast_tensors(unpack(factors, dimensions), other)
     q, r = triangularise(torch.cat([upper, other], dim=-2))
     # Least squares, centred on μ: minimise ‖Ū s‖² + ‖V(s − δ)‖² over the shift s.
-    pull = other @ (loc.unsqueeze(-2) - means).unsqueeze(-1)
-    right = torch.cat([torch.zeros_like(pull), pull], dim=-2)
-    shift = solve_upper(r, q.mT @ right)
-    left_over = torch.cat([upper @ shift, other @ shift - pull], dim=-2).square().sum((-1, -2))
-    log_scale = (
-        log_determinant(factors, dimensions)
+
+    def settle(offset: Tensor) -> tuple[Tensor, Tensor]:
+        pull = other @ offset.unsqueeze(-1)
+        right = torch.cat([torch.zeros_like(pull), pull], dim=-2)
+        shift = solve_upper(r, q.mT @ right)
+        return shift.squeeze(-1), torch.cat([upper @ shift, other @ shift - pull], -2).squeeze(-1)
+
+    shift, left_over = settle(loc.unsqueeze(-2) - means)
+    rest = (
+        torch.log_softmax(logits, -1)
+        + log_determinant(factors, dimensions)
         + log_diagonal(other)
         - log_diagonal(r)
-        - 0.5 * left_over
         - 0.5 * dimensions * LOG_2PI
     )
-    product = Parameters(reweighted(logits, log_scale), means + shift.squeeze(-1), pack(r))
-    log_normaliser = (torch.log_softmax(logits, -1) + log_scale).logsumexp(-1)
-    return product.to(dtype), log_normaliser.to(dtype)
+    joint = rest - 0.5 * left_over.square().sum(-1)
+    compare = compared(joint, rest, loc, means, [factors], lambda offset: settle(offset)[1])
+    product = Parameters(normalised(compare, logits), means + shift, pack(r))
+    return product.to(dtype), joint.logsumexp(-1).to(dtype)
 
 
 def divide(
@@ -174,17 +185,18 @@ def divide(
     remainder = identity - ratio.mT @ ratio
     kept = torch.linalg.cholesky_ex(remainder).L.mT
     # The exponent, centred on μ: −½ yᵀ(Λ − Λ_g) y + yᵀΛ_g d + ½ dᵀΛ_g d with d = μ − m.
-    distance = means - loc.unsqueeze(-2)
-    pull = other @ distance.unsqueeze(-1)
     new_upper = kept @ upper
-    shift = torch.cholesky_solve(other.mT @ pull, new_upper, upper=True)
-    log_scale = (
-        0.5 * (new_upper @ shift).square().sum((-1, -2))
-        + 0.5 * pull.square().sum((-1, -2))
-        - log_diagonal(kept)
-    )
-    logits = reweighted(logits, log_scale)
-    quotient = Parameters(logits, means + shift.squeeze(-1), pack(new_upper))
+
+    def settle(offset: Tensor) -> tuple[Tensor, Tensor]:
+        pull = -other @ offset.unsqueeze(-1)
+        shift = torch.cholesky_solve(other.mT @ pull, new_upper, upper=True)
+        return shift.squeeze(-1), torch.cat([new_upper @ shift, pull], -2).squeeze(-1)
+
+    shift, gained = settle(loc.unsqueeze(-2) - means)
+    rest = logits - log_diagonal(kept)
+    joint = rest + 0.5 * gained.square().sum(-1)
+    joint = compared(joint, rest, loc, means, [factors], lambda offset: settle(offset)[1], sign=1.0)
+    quotient = Parameters(normalised(joint, logits), means + shift, pack(new_upper))
     slack = torch.linalg.eigvalsh(remainder.detach())[..., 0]
     return quotient.to(dtype), slack
 
@@ -209,4 +221,9 @@ def joined_logits(logits: Sequence[Tensor], log_weights: Tensor) -> Tensor:
 
 def reweighted(logits: Tensor, log_evidence: Tensor) -> Tensor:
     """Return the normalised log weights after evidence [..., K]."""
-    return torch.log_softmax(posterior_logits(logits + log_evidence, logits), -1)
+    return normalised(logits + log_evidence, logits)
+
+
+def normalised(joint: Tensor, logits: Tensor) -> Tensor:
+    """Return normalised log weights from joint log densities; the old ones where all are lost."""
+    return torch.log_softmax(posterior_logits(joint, logits), -1)

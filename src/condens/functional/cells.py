@@ -32,8 +32,12 @@ _LEAST, _PER_LENGTH = 6, 1.6
 _BLOCK = 100_000
 
 
-def box_log_prob(lower: Tensor, upper: Tensor, means: Tensor, factors: Tensor) -> Tensor:
+def box_log_prob(
+    lower: Tensor, upper: Tensor, means: Tensor, factors: Tensor, width: Tensor | None = None
+) -> Tensor:
     """Return log P(lower ≤ X < upper) under every component.
+
+    The width upper − lower may be given apart, where the ends, rounded, have lost it.
 
     Exact for n = 1. Beyond, one dimension is exact and the others are integrated: by
     Gauss–Legendre nodes, as many as the box and the correlations need, up to n = 4, and
@@ -41,13 +45,13 @@ def box_log_prob(lower: Tensor, upper: Tensor, means: Tensor, factors: Tensor) -
     for correlations up to 0.99, and below 10⁻⁵ for n = 4 and correlations up to 0.9; from
     n = 5 on it is some 10⁻³ for likely boxes, 10⁻² for rare ones.
 
-    Shapes: lower and upper [..., n], means [..., K, n], factors [..., K, T] → [..., K].
+    Shapes: lower, upper and width [..., n], means [..., K, n], factors [..., K, T] → [..., K].
 
     >>> at, one = torch.zeros(1, dtype=torch.float64), torch.zeros(1, 1, dtype=torch.float64)
     >>> box_log_prob(at - 1, at + 1, one, one).exp()
     tensor([0.6827], dtype=torch.float64)
     """
-    box = _Box.of(lower, upper, means, factors)
+    box = _Box.of(lower, upper, means, factors, width)
     if box.dimensions == 1:
         return log_interval(*box.ends(0, torch.zeros_like(box.low[..., 0])))
     shape, box = box.low.shape[:-1], box.flatten()
@@ -79,17 +83,19 @@ def condition(
     dims: Sequence[int],
     lower: Tensor,
     upper: Tensor,
+    width: Tensor | None = None,
 ) -> Parameters:
     """Return the mixture of the other dimensions, in ascending order, given a box of x[dims].
 
     p(x_a | box) ∝ Σₖ πₖ ∫ Nₖ(x_b) Nₖ(x_a | x_b) dx_b over the box: every component becomes
     Q of them, one for each of its points in the box: 6 and more for one dimension, as many
     as the box and the correlation need and 256 at most; 48² at most for two; the lattice
-    beyond. Shapes: lower and upper [..., len(dims)] → K·Q components.
+    beyond. The width is as in `box_log_prob`. Shapes: lower, upper and width
+    [..., len(dims)] → K·Q components.
     """
     fixed = marginal(logits, means, factors, dims)
-    mass = box_log_prob(lower, upper, fixed.means, fixed.factors)
-    box = _Box.of(lower, upper, fixed.means, fixed.factors)
+    mass = box_log_prob(lower, upper, fixed.means, fixed.factors, width)
+    box = _Box.of(lower, upper, fixed.means, fixed.factors, width)
     needs = box.needs(_speed(means, factors, dims), first=0)
     rule = _rule(len(dims), int(needs.max()) if needs.numel() else _LEAST, means)
     deltas, log_weight = box.walk(rule, down_to=0)
@@ -122,19 +128,31 @@ def _over(rows: Tensor, triangle: Tensor) -> Tensor:
 
 
 class _Box(NamedTuple):
-    """Ends of boxes [..., n] relative to components' means, and Ū [..., n, n] to whiten them."""
+    """Ends and widths of boxes [..., n], relative to components' means, and Ū [..., n, n]."""
 
     low: Tensor
     high: Tensor
+    width: Tensor
     triangle: Tensor
 
     @classmethod
-    def of(cls, lower: Tensor, upper: Tensor, means: Tensor, factors: Tensor) -> "_Box":
-        """Build from ends [..., n] and components, [..., K, n] and [..., K, T]."""
+    def of(
+        cls, lower: Tensor, upper: Tensor, means: Tensor, factors: Tensor, width: Tensor | None
+    ) -> "_Box":
+        """Build from ends and widths [..., n] and components, [..., K, n] and [..., K, T]."""
         # Infinity leaves before the arithmetic: in the backward pass 0 · ∞ would be NaN.
         largest = torch.finfo(means.dtype).max ** 0.5
-        low, high = ((end.unsqueeze(-2) - means).clamp(-largest, largest) for end in (lower, upper))
-        return cls(low, high, unpack(factors, means.shape[-1]))
+        lower, upper = lower.unsqueeze(-2), upper.unsqueeze(-2)
+        low, high = lower - means, upper - means
+        if width is None:
+            wide = upper - lower
+        else:
+            # From the lower end: beyond 2⁵³ the upper one may be no other number.
+            wide = width.unsqueeze(-2)
+            high = torch.where(lower.isinf() | upper.isinf(), high, low + wide)
+        low, high = (end.clamp(-largest, largest) for end in (low, high))
+        wide = wide.clamp(max=2 * largest).expand_as(low)
+        return cls(low, high, wide, unpack(factors, means.shape[-1]))
 
     @property
     def dimensions(self) -> int:
@@ -145,16 +163,18 @@ class _Box(NamedTuple):
         """Return the boxes as rows [R, n]."""
         n = self.dimensions
         triangle = self.triangle.expand(*self.low.shape, n)
-        return _Box(self.low.reshape(-1, n), self.high.reshape(-1, n), triangle.reshape(-1, n, n))
+        low, high, width = (tensor.reshape(-1, n) for tensor in self[:3])
+        return _Box(low, high, width, triangle.reshape(-1, n, n))
 
     def take(self, rows: Tensor) -> "_Box":
         """Return some of the rows."""
         return _Box(*(tensor[rows] for tensor in self))
 
-    def ends(self, i: int, carried: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the ends of zᵢ, given what the later dimensions add to it."""
+    def ends(self, i: int, carried: Tensor) -> "_Interval":
+        """Return the interval of zᵢ, given what the later dimensions add to it."""
         scale = self.triangle[..., i, i]
-        return scale * self.low[..., i] + carried, scale * self.high[..., i] + carried
+        low, high, width = (scale * tensor[..., i] for tensor in self[:3])
+        return _Interval(low + carried, high + carried, width)
 
     def carry(self, i: int, deltas: dict[int, Tensor]) -> Tensor:
         """Return Σⱼ﹥ᵢ Ūᵢⱼδⱼ."""
@@ -169,7 +189,7 @@ class _Box(NamedTuple):
         """
         dims, still = range(self.dimensions), torch.zeros_like(self.low[..., 0])
         most = _MOST.get(len(dims) - first, 0)
-        cuts = [_cut(*_mirror(*self.ends(i, still))[1:]) for i in dims]
+        cuts = [_cut(_mirror(self.ends(i, still))[1]) for i in dims]
         far = 0.3 * torch.stack([upper.neg() for upper, _ in cuts], -1).amax(-1, keepdim=True)
         widths = torch.stack([width for _, width in cuts[first:]], -1)
         length = widths * speed.norm(dim=-2).clamp(min=1.0) * far.clamp(min=1.0)
@@ -187,49 +207,59 @@ class _Box(NamedTuple):
         ):
             carried = self.carry(i, deltas)
             fractions = column.reshape(-1, *ones)
-            latent, log_weight = rule.place(*self.ends(i, carried), fractions)
+            latent, log_weight = rule.place(self.ends(i, carried), fractions)
             total = total + log_weight
             deltas[i] = (latent - carried) / self.triangle[..., i, i]
         return deltas, total
 
 
-def _evenly(lower: Tensor, upper: Tensor, fraction: Tensor) -> tuple[Tensor, Tensor]:
+class _Interval(NamedTuple):
+    """Ends of an interval of z, and its width, which they may have lost to rounding."""
+
+    lower: Tensor
+    upper: Tensor
+    width: Tensor
+
+
+def _evenly(interval: _Interval, fraction: Tensor) -> tuple[Tensor, Tensor]:
     """Return z at fractions of an interval, cut off where φ is lost, and log(φ(z)·width)."""
-    mirrored, lower, upper = _mirror(lower, upper)
-    upper, width = _cut(lower, upper)
+    mirrored, interval = _mirror(interval)
+    upper, width = _cut(interval)
     latent = upper - width * fraction
     log_weight = width.log() - 0.5 * (latent.square() + LOG_2PI)
     return torch.where(mirrored, -latent, latent), log_weight
 
 
-def _cut(lower: Tensor, upper: Tensor) -> tuple[Tensor, Tensor]:
+def _cut(interval: _Interval) -> tuple[Tensor, Tensor]:
     """Return the upper end and the width of an interval, cut off where φ is lost."""
-    upper = upper.clamp(max=math.sqrt(2 * _DEPTH))
+    upper = interval.upper.clamp(max=math.sqrt(2 * _DEPTH))
     below = upper.clamp(max=0.0)
     # √(b² + 2·depth) − |b|, without the difference.
     span = upper.clamp(min=0.0) + 2 * _DEPTH / ((below.square() + 2 * _DEPTH).sqrt() - below)
-    return upper, torch.minimum(upper - lower, span).clamp(min=torch.finfo(lower.dtype).tiny)
+    width = interval.width - (interval.upper - upper)
+    return upper, torch.minimum(width, span).clamp(min=torch.finfo(upper.dtype).tiny)
 
 
-def _by_mass(lower: Tensor, upper: Tensor, fraction: Tensor) -> tuple[Tensor, Tensor]:
+def _by_mass(interval: _Interval, fraction: Tensor) -> tuple[Tensor, Tensor]:
     """Return z at fractions of the mass of an interval, and the log of that mass."""
-    mirrored, low, high = _mirror(lower, upper)
+    mirrored, (low, high, _) = _mirror(interval)
     # In the far tail evenly: there the mass has no digits to be divided by.
     near = high > -6
     mass = cdf(torch.where(near, low, -1.0)), cdf(torch.where(near, high, 0.0))
     latent = torch.special.ndtri(mass[1] - fraction * (mass[1] - mass[0]))
-    far, log_weight = _evenly(lower, upper, fraction)
+    far, log_weight = _evenly(interval, fraction)
     return (
         torch.where(near, torch.where(mirrored, -latent, latent), far),
-        torch.where(near, log_interval(lower, upper), log_weight),
+        torch.where(near, log_interval(*interval), log_weight),
     )
 
 
-def _mirror(lower: Tensor, upper: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return whether an interval's middle is positive, and the ends with that undone."""
+def _mirror(interval: _Interval) -> tuple[Tensor, _Interval]:
+    """Return whether an interval's middle is positive, and the interval with that undone."""
+    lower, upper, width = interval
     mirrored = lower + upper > 0
     ends = torch.where(mirrored, -upper, lower), torch.where(mirrored, -lower, upper)
-    return mirrored, *ends
+    return mirrored, _Interval(*ends, width)
 
 
 class _Rule(NamedTuple):
@@ -241,7 +271,7 @@ class _Rule(NamedTuple):
 
     points: Tensor
     log_weights: Tensor
-    place: Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
+    place: Callable[[_Interval, Tensor], tuple[Tensor, Tensor]]
 
 
 def _rule(dimensions: int, count: int, like: Tensor) -> _Rule:

@@ -28,8 +28,14 @@ class Estimate(NamedTuple):
 def standard_error(values: Tensor) -> Tensor:
     """Return the standard error of the mean over the first axis. Shapes: [N, ...] → [...]."""
     values = values.detach()
-    squares = (values - values.mean(0)).square().sum(0)
-    return (squares / (len(values) * (len(values) - 1))).sqrt()
+    return length(values - values.mean(0), 0) / math.sqrt(len(values) * (len(values) - 1))
+
+
+def length(vectors: Tensor, axis: int = -1) -> Tensor:
+    """Return the Euclidean norms along an axis, of numbers whose squares may overflow."""
+    size = vectors.detach().abs().amax(axis, keepdim=True)
+    size = size.clamp(min=torch.finfo(vectors.dtype).tiny)
+    return (vectors / size).norm(dim=axis) * size.squeeze(axis)
 
 
 def _stratified(values: Tensor, weights: Tensor) -> Estimate:

@@ -73,11 +73,16 @@ def logistic_moments(mean: Tensor, deviation: Tensor) -> tuple[Tensor, Tensor]:
 
     By the trapezium rule, which converges geometrically here: over z where σ < 1, and
     else over the thresholds l of s(x) = ∫ s′(l) 1(x ≥ l) dl, s(x)² = ∫ 2s(l)s′(l) 1(x ≥ l) dl.
+    Where σ < 1 the errors are relative, however small the values are.
     """
     latent, shares = _latent_grid(mean)
-    values = torch.sigmoid(mean.unsqueeze(-1) + deviation.unsqueeze(-1) * latent)
-    narrow = values @ shares
-    narrow_spread = (values - narrow.unsqueeze(-1)).square() @ shares
+    step = deviation.clamp(max=1.0).unsqueeze(-1) * latent
+    values = torch.sigmoid(mean.unsqueeze(-1) + step)
+    # s(μ + d) − s(μ) = −s(μ + d) s(−μ) expm1(−d): a difference would round small d away.
+    rise = -values * torch.sigmoid(-mean).unsqueeze(-1) * torch.expm1(-step)
+    gained = rise @ shares
+    narrow = torch.sigmoid(mean) + gained
+    narrow_spread = (rise - gained.unsqueeze(-1)).square() @ shares
     levels, slopes = _logistic_grid(mean)
     # From the side on which s is small: 1 − s has the same variance, with more digits.
     passed = normal.cdf((-mean.abs().unsqueeze(-1) - levels) / deviation.unsqueeze(-1))

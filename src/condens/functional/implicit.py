@@ -52,7 +52,8 @@ def conditional_cdfs(target: Tensor, logits: Tensor, means: Tensor, factors: Ten
     Shapes: target [..., D] → [..., D].
     """
     terms = _terms(*widen(target, logits, means, factors))
-    return (terms.log_weights.exp() * normal.cdf(terms.latent)).sum(-2).to(means.dtype)
+    total = (terms.log_weights.exp() * normal.cdf(terms.latent)).sum(-2)
+    return normal.at_most_one(total).to(means.dtype)
 
 
 def attach_gradient(

@@ -11,7 +11,7 @@ and target [..., D]; leading axes broadcast. Results have the dtype of the means
 arithmetic is done in double precision.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
@@ -114,7 +114,13 @@ def component_log_prob(
 
 
 def _component_log_prob(
-    target: Tensor, means: Tensor, log_scales: Tensor, loadings: Tensor, *, reach: float
+    target: Tensor,
+    means: Tensor,
+    log_scales: Tensor,
+    loadings: Tensor,
+    *,
+    reach: float,
+    system: System | None = None,
 ) -> Tensor:
     difference = target.unsqueeze(-2) - means
     # Numbers whose square overflows leave before the arithmetic: in the backward pass
@@ -122,7 +128,7 @@ def _component_log_prob(
     finite = ~difference.isinf()
     latent = torch.where(finite, difference, 0.0) * saturated_exp(-log_scales)
     near = finite & ~(latent.abs() > _largest(latent.dtype))
-    system = decompose(log_scales, loadings)
+    system = system or decompose(log_scales, loadings)
     parts = explain(system, torch.where(near, latent, 0.0))
     held = ~(parts.abs() >= reach)
     energy = 0.5 * torch.where(held, parts, 0.0).square().sum(-1)
@@ -159,18 +165,21 @@ def partial_log_prob(
     """Return log p(x_o), the marginal density of the entries of x that are not NaN.
 
     A missing entry becomes a standard normal at its centre, apart from all others, and that
-    density is taken off again: what is left is the marginal of the rest. Shapes: → [...].
+    density is taken off again. A row with nothing observed has log density zero. Shapes: → [...].
 
-    >>> one, x = torch.zeros(1, 2), torch.tensor([0.5, torch.nan])
+    >>> x, one = torch.tensor([0.5, float("nan")]), torch.zeros(1, 2)
     >>> partial_log_prob(x, torch.zeros(1), one, log_scales=one, loadings=torch.zeros(1, 2, 1))
     tensor(-1.0439)
     """
+    dtype = means.dtype
     missing = target.isnan()
     each = missing.unsqueeze(-2)
+    target, logits, means, log_scales, loadings = widen(target, logits, means, log_scales, loadings)
     means, log_scales = (torch.where(each, 0.0, t) for t in (means, log_scales))
     loadings = torch.where(each.unsqueeze(-1), 0.0, loadings)
-    density = log_prob(target.nan_to_num(nan=0.0), logits, means, log_scales, loadings)
-    return density + 0.5 * LOG_2PI * missing.sum(-1).to(density.dtype)
+    density = log_prob(target.masked_fill(missing, 0.0), logits, means, log_scales, loadings)
+    found = density + 0.5 * LOG_2PI * missing.sum(-1).to(density.dtype)
+    return found.masked_fill(missing.all(-1), 0.0).to(dtype)
 
 
 def responsibilities(
@@ -180,9 +189,23 @@ def responsibilities(
 
     A target that no component can hold in this precision gets the weights.
     """
-    joint = joint_log_prob(target, logits, means, log_scales, loadings)
-    logits = mixture.posterior_logits(joint, logits.to(joint.dtype))
-    return torch.softmax(logits, -1).to(means.dtype)
+    reach, dtype = mixture.longest(means), means.dtype
+    target, logits, means, log_scales, loadings = widen(target, logits, means, log_scales, loadings)
+    system, log_weights = decompose(log_scales, loadings), torch.log_softmax(logits, -1)
+    density = _component_log_prob(target, means, log_scales, loadings, reach=reach, system=system)
+    compare = comparison(log_scales, loadings, system)
+    joint = mixture.compared(
+        log_weights + density, log_weights - system.log_root, target, means, *compare
+    )
+    return torch.softmax(mixture.posterior_logits(joint, logits), -1).to(dtype)
+
+
+def comparison(
+    log_scales: Tensor, loadings: Tensor, system: System
+) -> tuple[Sequence[Tensor], Callable[[Tensor], Tensor]]:
+    """Return covariances and latents as `mixture.compared` takes them."""
+    covariances = log_scales, loadings.flatten(-2)
+    return covariances, lambda offset: explain(system, offset * saturated_exp(-log_scales))
 
 
 def variance(logits: Tensor, means: Tensor, log_scales: Tensor, loadings: Tensor) -> Tensor:

@@ -10,10 +10,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from condens.functional.algebra import joined_logits, reweighted
+from condens.functional.algebra import joined_logits, normalised
 from condens.functional.dtypes import widen
-from condens.functional.low_rank import decompose, explain
-from condens.functional.mixture import expand_batch
+from condens.functional.low_rank import comparison, decompose, explain
+from condens.functional.mixture import compared, expand_batch
 from condens.functional.triangular import from_square_root, on_vectors, saturated_exp
 
 
@@ -62,8 +62,10 @@ def condition(
     parts = explain(system, latent)
     shift = on_vectors(torch.matmul, rest.loadings, parts[..., len(dims) :])
     left = torch.linalg.solve_triangular(system.upper, rest.loadings, upper=True, left=False)
-    log_evidence = -system.log_root - 0.5 * parts.square().sum(-1)
-    new_logits = reweighted(logits, log_evidence)
+    constant = logits - system.log_root
+    joint = constant - 0.5 * parts.square().sum(-1)
+    compare = comparison(given.log_scales, given.loadings, system)
+    new_logits = normalised(compared(joint, constant, value, given.means, *compare), logits)
     return Parameters(new_logits, rest.means + shift, rest.log_scales, left).to(dtype)
 
 

@@ -6,7 +6,8 @@ diagonal ones, and target [..., D]; leading axes broadcast. Results have the dty
 means; the arithmetic is done in double precision.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -97,8 +98,76 @@ def responsibilities(target: Tensor, logits: Tensor, means: Tensor, factors: Ten
     A target that no component can hold in this precision tells nothing about the
     component: it gets the weights. Shapes: → [..., K].
     """
-    joint = joint_log_prob(target, logits, means, factors)
+    joint = comparable(target, logits, means, factors)
     return torch.softmax(posterior_logits(joint, logits.to(joint.dtype)), -1).to(means.dtype)
+
+
+def comparable(target: Tensor, logits: Tensor, means: Tensor, factors: Tensor) -> Tensor:
+    """Return `joint_log_prob`, for comparing components only: see `compared`."""
+    joint = joint_log_prob(target, logits, means, factors)
+    target, logits, means, factors = widen(target, logits, means, factors)
+    rest = torch.log_softmax(logits, -1) + log_determinant(factors, means.shape[-1])
+    return compared(joint, rest, target, means, [factors], partial(whiten, factors=factors))
+
+
+# Energies from here on have rounded more than 10⁻¹⁰ away.
+_FAR = 2.0**20
+
+
+def compared(
+    joint: Tensor,
+    rest: Tensor,
+    target: Tensor,
+    means: Tensor,
+    covariances: Sequence[Tensor],
+    latent: Callable[[Tensor], Tensor],
+    *,
+    sign: float = -1.0,
+) -> Tensor:
+    """Return the joint log densities restₖ ± ½‖zₖ‖², where these cancel less the highest one.
+
+    At 10⁸ σ they are ±5·10¹⁵, and what decides between two components is less than a unit of
+    the last place. With l the most likely one,
+
+    ½‖zₖ‖² − ½‖zₗ‖² = ½(zₖ − zₗ)·(zₖ + zₗ),  zₖ − zₗ = Ūₖ(μₗ − μₖ) + (Ūₖ − Ūₗ)(x − μₗ)
+
+    which keeps every digit where the covariances are equal. Where they are not, the last
+    digits of the covariances themselves decide.
+
+    Args:
+        joint: [..., K], −inf where it is beyond the precision.
+        rest: [..., K], what does not depend on x.
+        target: x [..., D].
+        means: [..., K, D].
+        covariances: tensors [..., K, *], equal for components of equal covariance.
+        latent: maps x − μ [..., K, D] to z [..., K, *], linearly.
+        sign: of the energies.
+    """
+    aside = torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
+    if aside or joint.shape[-1] == 1 or not bool((joint.detach().abs() > _FAR).any()):
+        return joint
+    best = joint.detach().nan_to_num(nan=-torch.inf).argmax(-1, keepdim=True)
+    means = means.expand(*joint.shape, means.shape[-1])
+    centre = means.take_along_dim(best.unsqueeze(-1), -2)
+    place = latent(target.unsqueeze(-2) - means).take_along_dim(best.unsqueeze(-1), -2)
+    alike = _alike(covariances).expand_as(joint)
+    equal = (alike == alike.gather(-1, best)).unsqueeze(-1)
+    moved = latent((target.unsqueeze(-2) - centre).expand_as(means)) - place
+    step = latent(centre - means) + torch.where(equal, 0.0, moved)
+    rest = rest.expand_as(joint)
+    energy = 0.5 * (step * (2 * place + step)).sum(-1)
+    exact = rest - rest.gather(-1, best) + sign * energy
+    return torch.where(joint.isneginf(), joint, exact)
+
+
+def _alike(covariances: Sequence[Tensor]) -> Tensor:
+    """Return for each component the first one with the same numbers [..., K]."""
+    first = torch.zeros((), dtype=torch.int64, device=covariances[0].device)
+    for component in reversed(range(covariances[0].shape[-2])):
+        chosen = slice(component, component + 1)
+        same = [(numbers == numbers[..., chosen, :]).all(-1) for numbers in covariances]
+        first = torch.where(torch.stack(torch.broadcast_tensors(*same)).all(0), component, first)
+    return first
 
 
 def posterior_logits(joint: Tensor, logits: Tensor) -> Tensor:

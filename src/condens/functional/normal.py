@@ -25,11 +25,20 @@ def cdf(latent: Tensor) -> Tensor:
     return 0.5 * torch.erfc(latent * -math.sqrt(0.5))
 
 
-def log_interval(lower: Tensor, upper: Tensor) -> Tensor:
+def at_most_one(probability: Tensor) -> Tensor:
+    """Return a sum of weighted probabilities without the last place by which it may exceed one.
+
+    Weights sum to one only up to rounding. The gradient is left as it is.
+    """
+    return probability - (probability - 1).clamp(min=0.0).detach()
+
+
+def log_interval(lower: Tensor, upper: Tensor, width: Tensor | None = None) -> Tensor:
     """Return log(Φ(b) − Φ(a)) for ends a ≤ b, relatively accurate for narrow and far intervals.
 
-    Ends may be infinite. Where even the logarithm is beyond the precision the result is
-    −inf, with a gradient of zero. Shapes: → [...].
+    Ends may be infinite. The width b − a may be given apart, where the ends, rounded, have
+    lost it. Where even the logarithm is beyond the precision the result is −inf, with a
+    gradient of zero. Shapes: → [...].
 
     >>> log_interval(torch.tensor([-1.0, 30.0]), torch.tensor([1.0, 31.0]))
     tensor([-3.8172e-01, -4.5432e+02])
@@ -38,21 +47,31 @@ def log_interval(lower: Tensor, upper: Tensor) -> Tensor:
     # By symmetry the middle lies at or below zero, where Φ has all its digits.
     mirrored = lower + upper > 0
     lower, upper = torch.where(mirrored, -upper, lower), torch.where(mirrored, -lower, upper)
-    lost = (upper <= -reach) | (upper <= lower)
+    empty = upper <= lower if width is None else width <= 0
+    lost = (upper <= -reach) | empty
     lower, upper = lower.clamp(min=-reach), upper.clamp(max=reach)
-    middle, half = 0.5 * (lower + upper), 0.5 * (upper - lower)
-    narrow = 2 * half * (1 - middle) < 0.5
+    width = upper - lower if width is None else width.clamp(max=2 * reach)
+    middle = 0.5 * (lower + upper)
+    narrow = width * (1 - middle) < 0.5
     usual = ~(narrow | lost)
     # Each branch gets numbers that it can differentiate where the other one answers.
-    wide = _log_difference(torch.where(usual, lower, -1.0), torch.where(usual, upper, 0.0))
+    places = ((lower, -1.0), (upper, 0.0), (width, 1.0))
+    wide = _log_difference(*(torch.where(usual, place, safe) for place, safe in places))
     thin = narrow & ~lost
-    near = _log_quadrature(torch.where(thin, middle, 0.0), torch.where(thin, half, 0.1))
+    near = _log_quadrature(torch.where(thin, middle, 0.0), torch.where(thin, 0.5 * width, 0.1))
     return torch.where(lost, -torch.inf, torch.where(narrow, near, wide))
 
 
-def _log_difference(lower: Tensor, upper: Tensor) -> Tensor:
+def _log_difference(lower: Tensor, upper: Tensor, width: Tensor) -> Tensor:
+    """Return log Φ(b) + log(1 − Φ(a)/Φ(b)), the middle at or below zero."""
     above = torch.special.log_ndtr(upper)
-    return above + torch.log1p(-torch.exp(torch.special.log_ndtr(lower) - above))
+    near = torch.special.log_ndtr(lower) - above
+    # Far away these are −z²/2 both: their difference is −½(b − a)|a + b| and little else.
+    far = upper < -2
+    low, high = (torch.where(far, end, safe) for end, safe in ((lower, -4.0), (upper, -3.0)))
+    scaled = [torch.special.erfcx(end * -math.sqrt(0.5)).log() for end in (low, high)]
+    ratio = torch.where(far, scaled[0] - scaled[1] + 0.5 * width * (low + high), near)
+    return above + torch.log1p(-torch.exp(ratio))
 
 
 def _log_quadrature(middle: Tensor, half: Tensor) -> Tensor:

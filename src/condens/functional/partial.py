@@ -1,20 +1,30 @@
 """The density of rows that are observed in part."""
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
+from condens.errors import ShapeError, message
+from condens.functional import mixture
 from condens.functional.dtypes import widen
 from condens.functional.normal import LOG_2PI
-from condens.functional.triangular import is_diagonal, log_determinant, unpack, whiten
+from condens.functional.triangular import is_diagonal, triangularise, unpack, whiten
+from condens.kernels import native
+from condens.kernels.choice import choose, watched
+from condens.kernels.passes import differentiable
+
+# How many numbers the triangles of a block of rows have.
+_BLOCK = 4_000_000
 
 
 def partial_log_prob(target: Tensor, logits: Tensor, means: Tensor, factors: Tensor) -> Tensor:
     """Return log p(x_o), the marginal density of the entries of x that are not NaN.
 
-    With P = ŪᵀŪ, o the n_o observed and m the missing dimensions, the missing entries enter
-    at the point that makes ‖Ū(x − μ)‖ least, and the normaliser loses what they had:
+    With the missing dimensions first, ŪP = QR, and R_oo, the trailing block of R, is the
+    factor of the n_o observed ones. No condition number is squared:
 
-    log pₖ(x_o) = −½ min ‖Ū(x − μ)‖² + log det Ū − ½ log det P_mm − ½ n_o log 2π
+    log pₖ(x_o) = −½‖R_oo(x_o − μ_o)‖² + log det R_oo − ½ n_o log 2π
 
     A row with nothing observed has log density zero. Shapes: target [..., D] → [...].
 
@@ -22,29 +32,89 @@ def partial_log_prob(target: Tensor, logits: Tensor, means: Tensor, factors: Ten
     >>> partial_log_prob(x, torch.zeros(1), torch.zeros(1, 2), torch.zeros(1, 3))
     tensor(-1.0439)
     """
-    dtype = means.dtype
+    rows, batch = _rows(target, logits, means, factors)
+    aside = watched(means) or torch._C._are_functorch_transforms_active()
+    if not aside and choose(means) is native:
+        found: Tensor = _Native.apply(*rows)  # type: ignore[no-untyped-call]
+        return found.reshape(batch)
+    # Each row has a triangle of its own, in its own order: many rows are much memory.
+    size = max(1, _BLOCK // (means.shape[-2] * means.shape[-1] ** 2))
+    blocks = zip(*(tensor.split(size) for tensor in rows), strict=True)
+    return torch.cat([_log_prob(*block) for block in blocks]).reshape(batch)
+
+
+def _rows(
+    target: Tensor, logits: Tensor, means: Tensor, factors: Tensor
+) -> tuple[list[Tensor], torch.Size]:
+    """Return the tensors with one batch axis, and the shape it stands for."""
+    components, dimensions = means.shape[-2:]
+    is_diagonal(factors, dimensions)
+    for name, tensor, size in (
+        ("target", target.shape[-1:], (dimensions,)),
+        ("logits", logits.shape[-1:], (components,)),
+        ("factors", factors.shape[-2:-1], (components,)),
+    ):
+        if tensor != size:
+            came, expected = f"has {list(tensor)}", f"means of {list(means.shape)} need {size[0]}"
+            raise ShapeError(message(name, came, expected, "Make the axes agree."))
+    given = ((target, 1), (logits, 1), (means, 2), (factors, 2))
+    batch = torch.broadcast_shapes(*(tensor.shape[: tensor.dim() - n] for tensor, n in given))
+    count = batch.numel()
+    rows = [
+        tensor.expand(*batch, *tensor.shape[-n:]).reshape(count, *tensor.shape[-n:])
+        for tensor, n in given
+    ]
+    return rows, batch
+
+
+def _log_prob(target: Tensor, logits: Tensor, means: Tensor, factors: Tensor) -> Tensor:
+    """Return the density of rows [R, D], with plain gradients."""
+    reach, dtype, dimensions = mixture.longest(means), means.dtype, means.shape[-1]
     target, logits, means, factors = widen(target, logits, means, factors)
-    dimensions = means.shape[-1]
     missing = target.isnan().unsqueeze(-2)
     # Zero where missing, and not the difference masked: its gradient would be 0 · NaN.
-    offset = torch.where(missing, 0.0, target.unsqueeze(-2).nan_to_num(nan=0.0) - means)
+    offset = (target.unsqueeze(-2).masked_fill(missing, 0.0) - means).masked_fill(missing, 0.0)
+    beyond = offset.isinf()
+    offset = offset.masked_fill(beyond, 0.0)
     if is_diagonal(factors, dimensions):
-        lost = torch.where(missing, factors, 0.0).sum(-1)
+        seen, latent, log_scales = ~missing, whiten(offset, factors), factors
     else:
-        offset, lost = _least(offset, unpack(factors, dimensions), missing)
-    energy = 0.5 * whiten(offset, factors).square().sum(-1)
-    observed = (~missing).sum(-1).to(means.dtype)
-    density = log_determinant(factors, dimensions) - lost - energy - 0.5 * LOG_2PI * observed
-    return torch.logsumexp(torch.log_softmax(logits, -1) + density, -1).to(dtype)
+        order = missing.to(torch.uint8).argsort(dim=-1, descending=True, stable=True)
+        seen, offset = (torch.take_along_dim(t, order, -1) for t in (~missing, offset))
+        columns = torch.take_along_dim(unpack(factors, dimensions), order.unsqueeze(-2), -1)
+        # One QR for every row: what is above R_oo meets offsets of zero, and is masked.
+        upper = triangularise(columns)[1]
+        latent = (upper @ offset.unsqueeze(-1)).squeeze(-1)
+        log_scales = upper.diagonal(dim1=-2, dim2=-1).log()
+    latent = latent.masked_fill(~seen, 0.0)
+    beyond = beyond | (latent.abs() >= reach)
+    energy = 0.5 * latent.masked_fill(beyond, 0.0).square().sum(-1)
+    constant = 0.5 * LOG_2PI * seen.sum(-1).to(energy.dtype)
+    density = log_scales.masked_fill(~seen, 0.0).sum(-1) - energy - constant
+    density = density.masked_fill(beyond.any(-1), -torch.inf)
+    total = mixture.log_total(torch.log_softmax(logits, -1) + density)
+    return total.masked_fill(missing.all(-1).squeeze(-1), 0.0).to(dtype)
 
 
-def _least(offset: Tensor, upper: Tensor, missing: Tensor) -> tuple[Tensor, Tensor]:
-    """Fill the missing entries of x − μ to make ‖Ū(x − μ)‖ least; return ½ log|P_mm| too."""
-    precision = upper.mT @ upper
-    both = missing.unsqueeze(-1) & missing.unsqueeze(-2)
-    # P_mm on the missing entries and the identity on the rest: one shape for every row.
-    identity = torch.eye(offset.shape[-1], dtype=offset.dtype, device=offset.device)
-    root = torch.linalg.cholesky(torch.where(both, precision, identity))
-    pull = torch.where(missing, (precision @ offset.unsqueeze(-1)).squeeze(-1), 0.0)
-    filled = torch.cholesky_solve(pull.unsqueeze(-1), root).squeeze(-1)
-    return offset - filled, root.diagonal(dim1=-2, dim2=-1).log().sum(-1)
+class _Native(torch.autograd.Function):
+    """The same by the native kernel, every gradient made in the forward pass."""
+
+    @staticmethod
+    def forward(ctx: Any, *inputs: Tensor) -> Tensor:
+        reach, needed = mixture.longest(inputs[2]), any(ctx.needs_input_grad)
+        value, made = native.partial(*inputs, reach=reach, gradients=needed)
+        ctx.save_for_backward(*inputs, *made)
+        return value.to(inputs[2].dtype)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Any:
+        (upstream,) = gradients
+        inputs, made = ctx.saved_tensors[:4], ctx.saved_tensors[4:]
+        if torch.is_grad_enabled():
+            return tuple(differentiable(_log_prob, inputs, upstream, ctx.needs_input_grad))
+        return tuple(
+            (gradient * upstream.view(-1, *[1] * (gradient.dim() - 1))).to(tensor.dtype)
+            if need
+            else None
+            for tensor, gradient, need in zip(inputs, made, ctx.needs_input_grad, strict=True)
+        )

@@ -14,8 +14,9 @@ from condens.functional.dtypes import widen
 from condens.functional.implicit import attach_gradient
 from condens.functional.mixture import broadcast
 
-# Steps halve, or the bracket does: a quantile takes 5 to 70. The bound guards a defect.
-_MOST_STEPS = 1000
+# Steps halve, or the bracket does: a quantile takes 5 to 70, and then the numbers within the
+# bracket do, of which there are at most 2⁶⁴. The bound guards a defect.
+_PATIENCE, _MOST_STEPS = 70, 400
 
 
 def cdf(target: Tensor, logits: Tensor, means: Tensor, factors: Tensor) -> Tensor:
@@ -29,11 +30,12 @@ def cdf(target: Tensor, logits: Tensor, means: Tensor, factors: Tensor) -> Tenso
     """
     dtype = means.dtype
     target, logits, means, factors = widen(target, logits, means, factors)
-    # Infinity leaves before the arithmetic: in the backward pass 0 · ∞ would be NaN.
-    largest = torch.finfo(means.dtype).max ** 0.5
+    # Infinity leaves before and after the product: in the backward pass 0 · ∞ would be NaN.
+    largest = torch.finfo(means.dtype).max
     difference = (target - means.squeeze(-1)).clamp(-largest, largest)
-    probability = normal.cdf(difference * factors.squeeze(-1).exp())
-    return (torch.softmax(logits, -1) * probability).sum(-1).to(dtype)
+    latent = (difference * factors.squeeze(-1).exp()).clamp(-(largest**0.4), largest**0.4)
+    total = (torch.softmax(logits, -1) * normal.cdf(latent)).sum(-1)
+    return normal.at_most_one(total).to(dtype)
 
 
 def icdf(probability: Tensor, logits: Tensor, means: Tensor, factors: Tensor) -> Tensor:
@@ -92,8 +94,8 @@ def _quantiles(level: Tensor, logits: Tensor, means: Tensor, log_precision: Tens
     middle, width = lower + 0.5 * (upper - lower), upper - lower
     search = _Search(row, level, middle, lower, upper, width, finest, weights, means, deviations)
     found = torch.empty_like(level)
-    for _ in range(_MOST_STEPS):
-        search, done = _narrow(search)
+    for step in range(_MOST_STEPS):
+        search, done = _narrow(search, by_count=step >= _PATIENCE)
         found[search.row] = search.quantile
         # Dropping rows copies the others: worth it once a quarter of them is done.
         if int(done.sum()) * 4 >= len(done):
@@ -103,8 +105,12 @@ def _quantiles(level: Tensor, logits: Tensor, means: Tensor, log_precision: Tens
     return found
 
 
-def _narrow(search: _Search) -> tuple[_Search, Tensor]:
-    """Take one step, by Newton where it can be trusted; tell which quantiles are found."""
+def _narrow(search: _Search, *, by_count: bool) -> tuple[_Search, Tensor]:
+    """Take one step, by Newton where it can be trusted; tell which quantiles are found.
+
+    Else the step halves the bracket, or with `by_count` the numbers in it: from 10¹⁵⁴ to
+    10⁻¹⁵⁴ the halves of a length are too many.
+    """
     excess, density = _excess(search)
     at = search.quantile
     lower = torch.where(excess <= 0, at, search.lower)
@@ -118,9 +124,23 @@ def _narrow(search: _Search) -> tuple[_Search, Tensor]:
     inside = (candidate > lower) & (candidate < upper)
     trusted = inside & (newton.abs() <= (0.5 * search.step.abs()).clamp(min=2 * resolution))
     half = 0.5 * (upper - lower)
-    quantile = torch.where(done, at, torch.where(trusted, candidate, lower + half))
+    middle = _middle(lower, upper) if by_count else lower + half
+    quantile = torch.where(done, at, torch.where(trusted, candidate, middle))
     step = torch.where(trusted, newton, half)
     return search._replace(quantile=quantile, lower=lower, upper=upper, step=step), done
+
+
+def _middle(lower: Tensor, upper: Tensor) -> Tensor:
+    """Return the number with as many floating-point numbers below it as above, in between."""
+    whole = torch.int64 if lower.dtype is torch.float64 else torch.int32
+    # The bits of a positive number count upwards, those of a negative one downwards.
+    sign = torch.iinfo(whole).min
+    low, high = (
+        torch.where(bits < 0, sign - bits, bits)
+        for bits in (end.contiguous().view(whole) for end in (lower, upper))
+    )
+    middle = (low >> 1) + (high >> 1) + (low & high & 1)
+    return torch.where(middle < 0, sign - middle, middle).view(lower.dtype)
 
 
 def _excess(search: _Search) -> tuple[Tensor, Tensor]:

@@ -32,6 +32,7 @@ typedef double half_f64 __attribute__((vector_size(32), aligned(8)));
 typedef float half_f32 __attribute__((vector_size(16), aligned(4)));
 
 #include "_scratch.h"
+#include "_partial.h"
 #include "_problem.h"
 #include "_scalar.h"
 
@@ -172,6 +173,31 @@ static PyObject *sample(PyObject *self, PyObject *const *args, Py_ssize_t count)
     Py_RETURN_NONE;
 }
 
+#define PARTIAL_ARGUMENTS 14
+
+static PyObject *partial_density(PyObject *self, PyObject *const *args, Py_ssize_t count)
+{
+    long long a[PARTIAL_ARGUMENTS];
+    (void)self;
+    const double reach = count ? PyFloat_AsDouble(args[0]) : 0;
+    if (PyErr_Occurred() || !numbers("partial", args + 1, count - 1, PARTIAL_ARGUMENTS, a) ||
+        !partial_checked(reach, a))
+        return NULL;
+    const int threads = a[0] < THREADS ? (int)a[0] : THREADS;
+    const partial_rows p = {
+        a[1], a[2], a[3], a[4], reach,
+        (const double *)a[5], (const double *)a[6], (const double *)a[7], (const double *)a[8],
+        (double *)a[9], (double *)a[10], (double *)a[11], (double *)a[12], (double *)a[13],
+    };
+    int failed = 0;
+    Py_BEGIN_ALLOW_THREADS
+    failed = partial(&p, threads);
+    Py_END_ALLOW_THREADS
+    if (failed)
+        return PyErr_NoMemory();
+    Py_RETURN_NONE;
+}
+
 static PyObject *level_name(PyObject *self, PyObject *ignored)
 {
     (void)self, (void)ignored;
@@ -196,6 +222,8 @@ static PyMethodDef methods[] = {
      "Standard normal noise to draws, in place; see condens.kernels.native."},
     {"nll", (PyCFunction)(void (*)(void))nll, METH_FASTCALL,
      "Negative log-likelihood and its gradients; see condens.kernels.native."},
+    {"partial", (PyCFunction)(void (*)(void))partial_density, METH_FASTCALL,
+     "Log density of what was observed, and its gradients; see condens.kernels.native."},
     {NULL, NULL, 0, NULL},
 };
 

@@ -7,7 +7,7 @@ matrix product costs the same, and the loss runs along contiguous lines.
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import partial
 from itertools import repeat
 from typing import Any, NamedTuple
@@ -17,6 +17,7 @@ from torch import Tensor
 
 from condens.errors import ShapeError, message
 from condens.functional.mixture import log_prob
+from condens.functional.partial import partial_log_prob
 from condens.functional.triangular import (
     bounded_log_scales,
     bounded_scales,
@@ -86,6 +87,7 @@ def linear_nll(
     floor: float = 0.0,
     ceiling: float = math.inf,
     chunk: int = CHUNK,
+    gaps: bool = False,
 ) -> Tensor:
     """Return Σ row_weights · −log p(target | features) for parameters W·features + bias.
 
@@ -93,6 +95,8 @@ def linear_nll(
     it full or diagonal covariances, follows from their number. The loss and the gradients
     of features, weight and bias are made in one pass, with memory for one chunk of outputs.
     `floor` and `ceiling` bound the scales of the factors, as `functional.bounded_scales` does.
+    With `gaps`, entries of the target that are NaN were not observed, and a row counts with
+    the marginal density of the others.
 
     Shapes: features [b, F], weight [P, F], bias [P], target [b, D], row_weights [b] (the
     mean by default) → [].
@@ -106,14 +110,15 @@ def linear_nll(
     # torch.func's transforms see through plain operators only.
     aside = watched(target) or torch._C._are_functorch_transforms_active()
     module = None if aside else choose(target)
-    if module is not None:
+    # Only the native kernel knows of gaps.
+    if module is native or (module is not None and not gaps):
         made: Tensor = _LinearLoss.apply(  # type: ignore[no-untyped-call]
-            layout, bounds, chunk, row_weights, target, features, weight, bias
+            layout, bounds, chunk, gaps, row_weights, target, features, weight, bias
         )
         # Beyond the precision of eager's sums plain autograd knows what to do.
         if module is native or math.isfinite(made.item()):
             return made
-    return _plain(layout, bounds, row_weights, target, features, weight, bias)
+    return _plain(layout, bounds, gaps, row_weights, target, features, weight, bias)
 
 
 def _layout(
@@ -156,32 +161,34 @@ class _LinearLoss(torch.autograd.Function):
         layout: Layout,
         bounds: Bounds,
         chunk: int,
+        gaps: bool,
         row_weights: Tensor | None,
         *inputs: Tensor,
     ) -> Tensor:
-        ctx.settings = layout, bounds, chunk
+        ctx.settings = layout, bounds, chunk, gaps
         ctx.save_for_backward(row_weights, *inputs)
-        needs = ctx.needs_input_grad[4]
-        loss, ctx.gradients = _pass(layout, bounds, chunk, row_weights, needs, *inputs)
+        needs = ctx.needs_input_grad[5]
+        loss, ctx.gradients = _pass(layout, bounds, chunk, gaps, row_weights, needs, *inputs)
         return loss
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Any:
         (upstream,) = gradients
-        (row_weights, *inputs), needs = ctx.saved_tensors, ctx.needs_input_grad[4:]
-        layout, bounds, chunk = ctx.settings
+        (row_weights, *inputs), needs = ctx.saved_tensors, ctx.needs_input_grad[5:]
+        layout, bounds, chunk, gaps = ctx.settings
         if torch.is_grad_enabled():
-            loss = partial(_plain, layout, bounds, row_weights)
+            loss = partial(_plain, layout, bounds, gaps, row_weights)
             made = differentiable(loss, inputs, upstream, needs)
         else:
-            again = partial(_pass, layout, bounds, chunk, row_weights, needs[0], *inputs)
+            again = partial(_pass, layout, bounds, chunk, gaps, row_weights, needs[0], *inputs)
             made = take(ctx, lambda: again()[1], upstream)
-        return None, None, None, None, *made
+        return None, None, None, None, None, *made
 
 
 def _plain(
     layout: Layout,
     bounds: Bounds,
+    gaps: bool,
     row_weights: Tensor | None,
     target: Tensor,
     features: Tensor,
@@ -191,13 +198,15 @@ def _plain(
     outputs = torch.nn.functional.linear(features, weight, bias)
     logits, means, factors = layout.split(outputs)
     factors = bounded_scales(factors, layout.dimensions, *bounds)
-    return weighted_sum(-log_prob(target, logits, means, factors), row_weights)
+    density = partial_log_prob if gaps else log_prob
+    return weighted_sum(-density(target, logits, means, factors), row_weights)
 
 
 def _pass(
     layout: Layout,
     bounds: Bounds,
     chunk: int,
+    gaps: bool,
     row_weights: Tensor | None,
     needs_target: bool,
     target: Tensor,
@@ -208,7 +217,7 @@ def _pass(
     """Return the loss and the gradients of (target, features, weight, bias)."""
     rows = target.shape[0]
     size = min(chunk, rows)
-    if row_weights is None and rows > size:
+    if row_weights is None and (gaps or rows > size):
         row_weights = target.new_full((), 1 / rows).expand(rows)
     room = scratch((2, layout.outputs, size), target)
     to_target = target.new_empty(target.shape) if needs_target else None
@@ -218,7 +227,7 @@ def _pass(
     for x, h, w, to_x, to_h in _parts(chunk, target, features, row_weights, to_target, to_features):
         outputs, pulled = room if x.shape[0] == size else _first_columns(room, x.shape[0])
         torch.addmm(bias.unsqueeze(1), weight, h.T, out=outputs)
-        losses.append(_turn(layout, bounds, outputs, pulled, x, to_x, w))
+        losses.append(_turn(layout, bounds, gaps, outputs, pulled, x, to_x, w))
         torch.mm(pulled.T, weight, out=to_h)
         if len(losses) == 1:
             torch.mm(pulled, h, out=to_weight)
@@ -246,6 +255,7 @@ def _parts(chunk: int, *tensors: Tensor | None) -> Iterable[tuple[Any, ...]]:
 def _turn(
     layout: Layout,
     bounds: Bounds,
+    gaps: bool,
     outputs: Tensor,
     pulled: Tensor,
     target: Tensor,
@@ -254,11 +264,41 @@ def _turn(
 ) -> Tensor:
     """Return the loss of outputs [P, b]; write its gradients to `pulled` and `to_target`."""
     module: Any = choose(target)
-    if module is native:
+    if module is not native:
+        return _by_parts(module.total, layout, bounds, outputs, pulled, target, to_target, weights)
+    if not gaps:
         return native.from_outputs(outputs, pulled, target, to_target, layout, weights, *bounds)
+    assert weights is not None
+    missing = target.isnan()
+    rows = missing.any(1).nonzero().flatten()
+    # Rows with gaps take part without weight first, and then replace what that made of them.
+    whole = target.masked_fill(missing, 0.0), to_target, layout, weights.index_fill(0, rows, 0.0)
+    loss = native.from_outputs(outputs, pulled, *whole, *bounds)
+    some = outputs.index_select(1, rows)
+    made, to_some = torch.empty_like(some), None if to_target is None else to_target[rows]
+    loss += _by_parts(
+        native.partial_total, layout, bounds, some, made, target[rows], to_some, weights[rows]
+    )
+    pulled.index_copy_(1, rows, made)
+    if to_target is not None and to_some is not None:
+        to_target.index_copy_(0, rows, to_some)
+    return loss
+
+
+def _by_parts(
+    total: Callable[..., Any],
+    layout: Layout,
+    bounds: Bounds,
+    outputs: Tensor,
+    pulled: Tensor,
+    target: Tensor,
+    to_target: Tensor | None,
+    weights: Tensor | None,
+) -> Tensor:
+    """Return what `_turn` does, by a function of logits, means and factors."""
     slope = _bound(layout.log_diagonals(outputs), *bounds) if bounds != Bounds() else None
     loss: Tensor
-    loss, gradients = module.total(
+    loss, gradients = total(
         target, *layout.split(outputs.T), weights=weights, to_target=to_target is not None
     )
     for buffer, gradient in zip((to_target, *layout.split(pulled.T)), gradients, strict=True):

@@ -130,15 +130,21 @@ class Head(nn.Module, ABC):
             return self._complete_nll(features, target, weights)
         if weights is None:
             weights = target.new_full((len(target),), 1 / len(target))
-        whole = ~gaps
-        loss = weighted_sum(self.row_nll(features[gaps], target[gaps]), weights[gaps])
-        if bool(whole.any()):
-            loss = loss + self._complete_nll(features[whole], target[whole], weights[whole])
-        return loss
+        return self._partial_nll(features, target, weights, gaps)
 
     def _complete_nll(self, features: Tensor, target: Tensor, weights: Tensor | None) -> Tensor:
         """Return the loss of rows that have every entry."""
         return weighted_sum(self.row_nll(features, target), weights)
+
+    def _partial_nll(
+        self, features: Tensor, target: Tensor, weights: Tensor, gaps: Tensor
+    ) -> Tensor:
+        """Return the loss of rows some of which have gaps."""
+        loss = weighted_sum(self.row_nll(features[gaps], target[gaps]), weights[gaps])
+        whole = ~gaps
+        if bool(whole.any()):
+            loss = loss + self._complete_nll(features[whole], target[whole], weights[whole])
+        return loss
 
     @torch.no_grad()
     def start_from(self, start: Start) -> None:
@@ -234,6 +240,18 @@ class _Packed(TriangularHead):
     def _complete_nll(self, features: Tensor, target: Tensor, weights: Tensor | None) -> Tensor:
         if not torch.is_grad_enabled():  # the fused way makes every gradient on its way
             return weighted_sum(self.row_nll(features, target), weights)
+        return self._fused_nll(features, target, weights)
+
+    def _partial_nll(
+        self, features: Tensor, target: Tensor, weights: Tensor, gaps: Tensor
+    ) -> Tensor:
+        if not torch.is_grad_enabled():
+            return super()._partial_nll(features, target, weights, gaps)
+        return self._fused_nll(features, target, weights, gaps=True)
+
+    def _fused_nll(
+        self, features: Tensor, target: Tensor, weights: Tensor | None, *, gaps: bool = False
+    ) -> Tensor:
         return linear_nll(
             features,
             self.linear.weight,
@@ -242,6 +260,7 @@ class _Packed(TriangularHead):
             self.components,
             weights,
             floor=self.floor,
+            gaps=gaps,
         )
 
 

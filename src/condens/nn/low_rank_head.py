@@ -10,6 +10,7 @@ from torch import Tensor
 from condens.functional import low_rank
 from condens.functional.low_rank_algebra import Parameters
 from condens.functional.triangular import bounded_log_scales
+from condens.kernels.passes import weighted_sum
 from condens.low_rank import LowRankMixture
 from condens.nn.head import FLOOR, Head
 from condens.nn.start import Start
@@ -63,10 +64,18 @@ class LowRankHead(Head):
 
     def row_nll(self, features: Tensor, target: Tensor) -> Tensor:
         """Return −log p(target) of each row; entries that are NaN were not observed."""
-        parameters = self.parameters_of(features)
-        if not checks_values(target) or anywhere(target.isnan()):
-            return -low_rank.partial_log_prob(target, *parameters)
-        return -low_rank.log_prob(target, *parameters)
+        missing = not checks_values(target) or anywhere(target.isnan())
+        density = low_rank.partial_log_prob if missing else low_rank.log_prob
+        return -density(target, *self.parameters_of(features))
+
+    def _partial_nll(
+        self,
+        features: Tensor,
+        target: Tensor,
+        weights: Tensor,
+        gaps: Tensor,  # noqa: ARG002  (no row is faster without)
+    ) -> Tensor:
+        return weighted_sum(self.row_nll(features, target), weights)
 
     def _scales_from(self, start: Start) -> Tensor:
         """Return the r largest principal axes beyond what the others have, and the rest."""

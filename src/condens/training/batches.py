@@ -31,7 +31,7 @@ class Batches:
     """
 
     def __init__(self, network: DensityNetwork, rows: Rows) -> None:
-        shares = None if rows.weights is None else rows.weights / rows.weights.sum()
+        shares = rows.shares
         # Whole numbers lie anywhere in their cells, in every epoch elsewhere.
         self.own = (network, rows.target) if network.discrete else None
         real = network.real_target(rows.target, torch.Generator().manual_seed(0))
