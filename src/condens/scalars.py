@@ -5,6 +5,7 @@ where a real one belongs becomes a float, and a truth value is no number.
 """
 
 import math
+import reprlib
 from collections.abc import Callable, Mapping
 from numbers import Integral, Real
 from typing import Any
@@ -55,7 +56,7 @@ def as_real(
     try:
         number = float(value)
     except OverflowError:
-        number = math.nan
+        raise _refused(name, value, "a number of double precision was expected", fix) from None
     if not fits(number):
         raise _refused(name, value, expected, fix)
     return number
@@ -110,6 +111,7 @@ def unspelt(value: Any) -> Any:
 
 
 def _refused(name: str, value: Any, expected: str, fix: str) -> ArgumentError:
-    text = repr(value) if not isinstance(value, Integral) or abs(value) < 10**40 else "an integer"
-    text = text if len(text) <= 80 else f"{text[:80]}…"
+    # Python spells no integer of thousands of digits.
+    huge = isinstance(value, int) and value.bit_length() > 200
+    text = f"about 2^{value.bit_length()}" if huge else reprlib.repr(value)
     return ArgumentError(message(name, f"is {text}", expected, fix))

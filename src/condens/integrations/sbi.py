@@ -234,7 +234,7 @@ def fit(
     theta, x, _ = inference.get_simulations()
     asked = getattr(inference, "_num_components", None)  # NPE-A's
     estimator = builder.make(theta, x, asked).to(inference._device)
-    settings = suited_settings(len(theta)) if settings is None else settings
+    settings = suited_settings(len(theta)) if settings is None else Settings.given(settings)
     with warnings.catch_warnings():
         if builder.n_components is None:  # not their choice: some data need one only
             warnings.filterwarnings("ignore", "Nearly all weight is on one")

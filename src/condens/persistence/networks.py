@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from condens.dimensions import check_names
 from condens.errors import ArgumentError, message
-from condens.maps import Map, map_from_dict
+from condens.maps import MAPS, Map, map_from_dict
 from condens.nn import HEADS, DensityNetwork, Ensemble, MixtureNetwork, Standardiser
 from condens.nn.backbones import BACKBONES
 from condens.persistence.faults import damaged, reason, short
@@ -96,6 +96,9 @@ def _describe(network: nn.Module, *, made: bool = False) -> dict[str, Any]:
     head, scaling = network.head, network.condition_scaling
     if HEADS.get(head.structure) is not type(head):
         raise _unknown("head", head, f"one of {', '.join(HEADS)} was expected")
+    for own in network.maps or ():
+        if MAPS.get(own.kind) is not type(own):
+            raise _unknown("maps", own, f"one of {', '.join(MAPS)} was expected")
     return {
         "kind": "mixture",
         "backbone": _describe_backbone(network.backbone, made=made),

@@ -74,7 +74,7 @@ def train(
     Ctrl-C stops after the batch, with the state saved and `history.stopped == "interrupted"`;
     a second one stops at once.
     """
-    settings = Settings() if settings is None else settings
+    settings = Settings.given(settings)
     rows = Rows.given(data, "data")
     kept = rows.observed()
     held_out = None if validation is None else Rows.given(validation, "validation").observed()
