@@ -49,7 +49,7 @@ OTHER_OPTIONS = {
     "structure": ("diagonal", "head.linear.weight"),
     "width": (13, "backbone.layers.0.weight"),
     "depth": (3, "backbone.layers.3.change.0.weight"),
-    "normalise": (True, "backbone.layers.2.change.1.weight"),
+    "normalise": (True, "backbone.layers.2.change.0.weight"),
     "dropout": (0.3, "backbone.dropout"),
     "floor": (0.5, "head.floor"),
     "rank": None,  # below
@@ -229,7 +229,7 @@ def test_hooks(tmp_path):
 def test_maps(tmp_path, maps):
     trained(tmp_path, runs.network(maps=[Real(), Positive(-1.0)]))
     with pytest.raises(RunDirectoryError, match=r"see maps"):
-        train(runs.network(maps=maps), (X, Y.round()), runs.settings(), directory=tmp_path)
+        train(runs.network(maps=maps), (X, Y.round()), runs.settings(epochs=1), directory=tmp_path)
 
 
 def test_ranks_and_members(tmp_path):
