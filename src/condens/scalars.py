@@ -29,12 +29,12 @@ def as_whole(
     condens.errors.ArgumentError: depth is 0, but at least 1 was expected. Change it.
     """
     if isinstance(value, bool) or not isinstance(value, Integral):
-        raise _refused(name, value, "a whole number was expected", fix)
+        raise refused(name, value, "a whole number was expected", fix)
     number = int(value)
     if number < least:
-        raise _refused(name, value, f"at least {least} was expected", fix)
+        raise refused(name, value, f"at least {least} was expected", fix)
     if number > most:
-        raise _refused(name, value, f"at most {most} was expected", fix)
+        raise refused(name, value, f"at most {most} was expected", fix)
     return number
 
 
@@ -52,13 +52,13 @@ def as_real(
     -5.0
     """
     if isinstance(value, bool) or not isinstance(value, Real):
-        raise _refused(name, value, "a number was expected", fix)
+        raise refused(name, value, "a number was expected", fix)
     try:
         number = float(value)
     except OverflowError:
-        raise _refused(name, value, "a number of double precision was expected", fix) from None
+        raise refused(name, value, "a number of double precision was expected", fix) from None
     if not fits(number):
-        raise _refused(name, value, expected, fix)
+        raise refused(name, value, expected, fix)
     return number
 
 
@@ -76,7 +76,7 @@ def as_truth(name: str, value: Any, *, fix: str = CHANGE) -> bool:
     """Return a truth value of Python's or numpy's as a bool."""
     # By name: this layer does not import numpy, whose truth values are no bool.
     if type(value).__name__ not in ("bool", "bool_"):
-        raise _refused(name, value, "True or False was expected", fix)
+        raise refused(name, value, "True or False was expected", fix)
     return bool(value)
 
 
@@ -85,7 +85,7 @@ def as_choice(name: str, value: Any, choices: tuple[str | None, ...], *, fix: st
     for choice in choices:
         if value is choice or (isinstance(value, str) and value == choice):
             return choice
-    raise _refused(name, value, f"one of {choices} was expected", fix)
+    raise refused(name, value, f"one of {choices} was expected", fix)
 
 
 def spelt(value: Any) -> Any:
@@ -110,7 +110,8 @@ def unspelt(value: Any) -> Any:
     return _WORDS.get(value, value) if isinstance(value, str) else value
 
 
-def _refused(name: str, value: Any, expected: str, fix: str) -> ArgumentError:
+def refused(name: str, value: Any, expected: str, fix: str = CHANGE) -> ArgumentError:
+    """Return the error for a value, which may be one that cannot be printed."""
     # Python spells no integer of thousands of digits.
     huge = isinstance(value, int) and value.bit_length() > 200
     text = f"about 2^{value.bit_length()}" if huge else reprlib.repr(value)

@@ -1,5 +1,6 @@
 """What is not, to the bit, what was saved is refused by name; what is written is whole."""
 
+import errno
 import io
 import json
 import os
@@ -167,8 +168,21 @@ class TestOtherFiles:
             "the file cannot be read (No such file or directory), but a model file was expected. "
             "Check the path and who may read it."
         )
-        with pytest.raises(ModelFileError, match="null"):
-            load("a\0b")
+        with pytest.raises(FileNotFoundError) as raised:
+            load(tmp_path / "none")
+        assert isinstance(raised.value, ModelFileError)
+        assert raised.value.errno == errno.ENOENT
+        assert pickle.loads(pickle.dumps(raised.value)).args == raised.value.args
+        (tmp_path / "file").write_text("")
+        for path in ("a\0b", tmp_path / "file" / "below", tmp_path / ("x" * 300)):
+            with pytest.raises(ModelFileError, match="the file cannot be read") as raised:
+                load(path)
+            assert not isinstance(raised.value, FileNotFoundError)
+
+    @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="may read all")
+    def test_no_permission(self, path):
+        path.chmod(0)
+        assert refusal(path).startswith("the file cannot be read (Permission denied), but")
 
     def test_directory(self, tmp_path):
         assert refusal(tmp_path).startswith("the path is a directory, but a regular file was exp")

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal
 
 from condens.errors import ArgumentError, message
-from condens.scalars import as_choice, as_real, as_truth, as_whole, spelt, unspelt
+from condens.scalars import as_choice, as_real, as_truth, as_whole, refused, spelt, unspelt
 
 Schedule = Literal["cosine", "plateau", "constant"]
 Bound = Literal["weighted", "uniform", "printed"]
@@ -147,8 +147,7 @@ def _or_rule(check: Check, expected: str) -> Check:
         try:
             return check(name, value)
         except ArgumentError:
-            text = message(name, f"is {value!r}", f'{expected}, or "rule", was expected', _FIX)
-            raise ArgumentError(text) from None
+            raise refused(name, value, f'{expected}, or "rule", was expected', _FIX) from None
 
     return checked
 
