@@ -6,6 +6,7 @@ refused.
 
 import copy
 import math
+import numbers
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -225,9 +226,11 @@ def _shortest(network: DensityNetwork) -> DensityNetwork:
 
 
 def _plain(value: Any) -> Any:
-    """Return numpy's numbers as Python's, and what is neither number nor word as None."""
+    """Return numbers of any kind as Python's, and what is neither number nor word as None."""
     if isinstance(value, np.generic):
         value = value.item()
+    if isinstance(value, numbers.Real) and not isinstance(value, bool | int):
+        value = float(value)
     return value if isinstance(value, bool | int | float | str) else None
 
 

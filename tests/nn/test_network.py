@@ -423,8 +423,8 @@ class TestParts:
             (nn.Linear(3, 7), [5, 7]),
             (Sized(lambda x: x[:, :1].expand(-1, 9)), [5, 9]),
             (Sized(lambda x: x.sum()), []),
-            (Sized(lambda x: torch.zeros(4, 8)), [4, 8]),
-            (Sized(lambda x: torch.zeros(8)), [8]),
+            (Sized(lambda _: torch.zeros(4, 8)), [4, 8]),
+            (Sized(lambda _: torch.zeros(8)), [8]),
         ],
     )
     @pytest.mark.parametrize("columns", [3, None])
@@ -449,7 +449,7 @@ class TestParts:
         [
             (nn.GRU(3, 8, batch_first=True), "tuple"),
             (nn.LSTM(3, 8), "tuple"),
-            (Sized(lambda x: None), "NoneType"),
+            (Sized(lambda _: None), "NoneType"),
             (Sized(lambda x: {"features": x}), "dict"),
             (Sized(lambda x: x.numpy()), "ndarray"),
         ],

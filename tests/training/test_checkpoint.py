@@ -305,15 +305,16 @@ class TestLinks:
             run.begin_log([])
             (tmp_path / "run/log.jsonl").unlink()
             (tmp_path / "run/log.jsonl").symlink_to(mine)
-            with pytest.raises(RunDirectoryError, match="cannot be written .*symbolic links"):
+            with pytest.raises(RunDirectoryError, match=r"cannot be written .*symbolic links"):
                 run.log({"epoch": 0})
         assert mine.read_text() == "mine"
 
     @pytest.mark.parametrize("target", ["mine", "nothing"])
     def test_as_the_lock(self, tmp_path, mine, target):
+        assert mine.exists()
         (tmp_path / "run").mkdir()
         (tmp_path / "run/lock").symlink_to(tmp_path / target)
-        with pytest.raises(RunDirectoryError, match="cannot be a run directory .*symbolic links"):
+        with pytest.raises(RunDirectoryError, match=r"cannot be a run directory .*symbolic links"):
             RunDirectory(tmp_path / "run").__enter__()
         assert not (tmp_path / "nothing").exists()
 
@@ -337,7 +338,7 @@ def test_files_with_names_like_ours_stay(tmp_path):
 
 
 def test_a_path_that_is_none(tmp_path):
-    with pytest.raises(RunDirectoryError, match="cannot be a run directory .*null"):
+    with pytest.raises(RunDirectoryError, match=r"cannot be a run directory .*null"):
         RunDirectory(f"{tmp_path}/a\0b").__enter__()
 
 

@@ -83,7 +83,9 @@ def place(tmp_path_factory):
 @pytest.mark.parametrize("name", [field.name for field in dataclasses.fields(Settings)])
 def test_every_setting(place, name):
     with pytest.raises(RunDirectoryError, match=f"holds a run with other {name}, but"):
-        train(runs.network(), (X, Y), runs.settings(**{name: OTHER_SETTINGS[name]}), directory=place)
+        train(
+            runs.network(), (X, Y), runs.settings(**{name: OTHER_SETTINGS[name]}), directory=place
+        )
 
 
 @pytest.mark.parametrize("name", inspect.signature(MixtureNetwork.of).parameters)

@@ -89,13 +89,13 @@ def test_the_ends_of_the_ranges_train(name, value):
     more = {"epochs": 1, name: value} if name != "epochs" else {name: value, "patience": 1}
     settings = Settings(**{**more, "average": 0.0})
 
-    class Enough(Exception):
+    class EnoughError(Exception):
         pass
 
     def stop(epoch):
-        raise Enough
+        raise EnoughError
 
-    with pytest.raises(Enough):
+    with pytest.raises(EnoughError):
         train(runs.network(), runs.problem(30)["data"], settings, callback=stop)
     assert Settings.from_dict(json.loads(json.dumps(settings.as_dict()))) == settings
 
@@ -134,5 +134,5 @@ def test_settings_that_are_none(settings, text):
 
 @pytest.mark.parametrize("values", [None, 3, "x", [], [("epochs", 3)]])
 def test_records_that_are_none(values):
-    with pytest.raises(ArgumentError, match="settings is .*, but what as_dict returns"):
+    with pytest.raises(ArgumentError, match=r"settings is .*, but what as_dict returns"):
         Settings.from_dict(values)

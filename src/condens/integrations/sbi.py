@@ -196,7 +196,7 @@ def _called_first(make: Callable[Options, Builder]) -> Callable[Options, Builder
                 came, expected = f"was called with {given!r}", "it takes its options by name"
             remedy = 'Pass density_estimator() to NPE, and density_estimator(of="x") to NLE.'
             raise KindError(message("density_estimator", came, expected, remedy))
-        return make(**options)
+        return make(*given, **options)
 
     return checked
 

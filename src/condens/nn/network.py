@@ -141,7 +141,9 @@ class MixtureNetwork(DensityNetwork):
         if not isinstance(features, Tensor):
             came = f"returns a {type(features).__name__}"
             remedy = "Wrap it in a module that returns one tensor, such as the last state of a GRU."
-            raise KindError(message("backbone", came, f"features [b, {width}] were expected", remedy))
+            raise KindError(
+                message("backbone", came, f"features [b, {width}] were expected", remedy)
+            )
         rows = condition.shape[:-1] if self.condition_scaling is not None else condition.shape[:1]
         if features.shape[-1:] != (width,) or features.shape[: len(rows)] != rows:
             came = f"returns shape {list(features.shape)} for {list(condition.shape)}"

@@ -152,6 +152,14 @@ def _plain(name: str, tensor: Tensor) -> Tensor:
         expected = "a file holds tensors of real numbers"
         remedy = "Keep other things out of the model's state."
         raise ArgumentError(message(name, came, expected, remedy))
+    if tensor.is_meta or tensor.layout != torch.strided:
+        came = "has no memory" if tensor.is_meta else f"is {tensor.layout}"
+        remedy = "Make it a dense tensor with values first."
+        raise ArgumentError(message(name, came, "a file holds numbers one by one", remedy))
+    # The format's own word, and letters that no encoding has.
+    if name == "__metadata__" or name != name.encode(errors="ignore").decode():
+        came, expected = f"has the name {name!r}", "a file cannot hold it under that"
+        raise ArgumentError(message("a tensor", came, expected, "Rename it."))
     if tensor.is_floating_point() and not bool(tensor.isfinite().all()):
         remedy = "Train again from finite weights; keep masks out of the state (persistent=False)."
         raise NotFiniteError(

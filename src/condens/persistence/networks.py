@@ -145,8 +145,17 @@ def _describe_backbone(backbone: nn.Module, *, made: bool) -> dict[str, Any]:
         return document
     # Not what it was made as if a layer of it was exchanged.
     with torch.device("meta"):
-        same = repr(_build_backbone(document)) == repr(backbone)
+        same = _layers(_build_backbone(document)) == _layers(backbone)
     return document if same else dict(_CUSTOM)
+
+
+def _layers(module: nn.Module) -> list[tuple[str, type, str]]:
+    """Return what a module consists of, in any precision and on any device."""
+    return [
+        # A list of parameters tells both, and is compared tensor by tensor anyway.
+        (name, type(m), "" if isinstance(m, nn.ParameterList) else m.extra_repr())
+        for name, m in module.named_modules()
+    ]
 
 
 def _build_backbone(document: Mapping[str, Any]) -> nn.Module:

@@ -2,8 +2,8 @@
 
 A state is two files. The tensors come first, then a JSON file that names them, holds every
 other value and the hash of both. Each is written beside its place, synced, and moved there; a
-state exists once its JSON does. No link in the directory is written through. The state before is kept until the next is
-safe, so a kill at any moment, or a full disk, leaves one that is good.
+state exists once its JSON does. The state before is kept until the next is safe, so a kill at
+any moment, or a full disk, leaves one that is good. No link in the directory is written through.
 """
 
 import hashlib
@@ -98,7 +98,9 @@ class RunDirectory:
         """Return the last state that is whole, or None where there was never one."""
         numbers = sorted(self._numbers(), reverse=True)
         for number in numbers:
-            with suppress(OSError, ValueError, KeyError, TypeError, RecursionError, SafetensorError):
+            with suppress(
+                OSError, ValueError, KeyError, TypeError, RecursionError, SafetensorError
+            ):
                 record = json.loads(_read(self._values(number)))
                 data = _read(self._tensors(number))
                 if _digest(data, record["values"]) == record["sha256"]:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from condens.data import Rows
 from condens.errors import RunDirectoryError, message
-from condens.nn import DensityNetwork
+from condens.nn import MLP, DensityNetwork, Head, TableMLP
 from condens.training.settings import Settings
 
 Identity = dict[str, Any]
@@ -76,8 +76,8 @@ def _form(network: DensityNetwork) -> dict[str, str]:
 def _options(module: nn.Module) -> Iterator[tuple[str, str]]:
     """Yield what a module is made with, beside its weights."""
     yield "class", type(module).__qualname__
-    if hasattr(module, "configuration"):  # of our own: the arguments, by name
-        yield from ((key, repr(value)) for key, value in module.configuration().items())
+    if isinstance(module, MLP | TableMLP | Head):  # the arguments, by their names
+        yield from ((key, _told(value)) for key, value in module.configuration().items())
     for key, value in vars(module).items():
         if key not in _USUAL:
             yield key, _told(value)
@@ -113,8 +113,9 @@ def _told(value: Any, depth: int = 8) -> str:
         return str(value.__qualname__)
     if type(value).__module__ == "numpy":
         return f"{type(value).__name__} {_told(value.tolist(), depth - 1)}"
+    # Of other objects only what they hold themselves: they may know half the program.
     held = getattr(value, "__dict__", None)
-    return f"{type(value).__qualname__} {_told(held, depth - 1) if held else ''}"
+    return f"{type(value).__qualname__} {_told(held, min(depth - 1, 2)) if held else ''}"
 
 
 def _hash(tensor: Tensor) -> str:

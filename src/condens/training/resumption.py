@@ -36,7 +36,7 @@ def resume(path: Path, state: State, tensors: Tensors, values: Any, ours: Identi
 def _missing(state: State, tensors: Tensors) -> str | None:
     """Return what is wrong with the tensors, if anything: absent, too many, of another form."""
     expected, optional = _forms(state)
-    for name, form in expected.items():
+    for name in expected:
         if name not in tensors:
             return f"lacks {name}"
     for name, tensor in tensors.items():
@@ -53,7 +53,7 @@ def _missing(state: State, tensors: Tensors) -> str | None:
 
 
 def _group(name: str) -> str:
-    """Return which tensors come together: the good ones, the best ones, or a parameter's moments."""
+    """Return which tensors come together: all good ones, all best ones, a parameter's moments."""
     kind, part, *_ = name.split(".")
     return name.rpartition(".")[0] if part == "optimiser" else kind
 
