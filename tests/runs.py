@@ -108,6 +108,28 @@ def save_too_large(path, bytes_a_file):
         sys.exit(3 if "cannot be written (File too large)" in str(error) else 4)
 
 
+def die_in_a_write(path):
+    """Be killed between the writing of a file and its move."""
+    from condens.files import write_whole
+
+    os.fsync = lambda _: os.kill(os.getpid(), signal.SIGKILL)
+    write_whole(path, b"half")
+
+
+def stand_in_a_write(path):
+    """Stand still in the middle of a write until there is a file `go` beside it."""
+    from condens.files import write_whole
+
+    synced = os.fsync
+
+    def waits(descriptor):
+        os.fsync = synced
+        wait_for((path.parent / "go").exists)
+
+    os.fsync = waits
+    write_whole(path, b"slow")
+
+
 def problem(rows=2000, missing=0.0, weights=False, validation=False):
     """Return conditions and targets with two ridges, and more where asked for."""
     generator = torch.Generator().manual_seed(7)

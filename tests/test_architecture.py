@@ -13,6 +13,7 @@ LAYERS = {
     "_version": (0, set()),
     "errors": (0, set()),
     "files": (0, set()),
+    "scalars": (0, set()),
     "functional": (1, {"torch"}),
     "kernels": (1, {"torch"}),
     "tracing": (1, {"torch"}),

@@ -109,7 +109,9 @@ FORBIDDEN = ("exec", "compile", "import", "os.", "subprocess.", "pickle.", "mars
              "socket.", "code.", "function.", "builtins.", "cpython.", "shutil.", "urllib.")
 
 def hook(event, arguments):
-    if armed and (event.startswith(FORBIDDEN) or event == "open" and arguments[0] != str(path)):
+    # A number is a file that is open already.
+    other = event == "open" and not isinstance(arguments[0], int) and str(arguments[0]) != str(path)
+    if armed and (event.startswith(FORBIDDEN) or other):
         seen.append(f"{event} {arguments!r}"[:200])
 
 save(files.small(), path)

@@ -4,6 +4,8 @@ Every message says what came, what was expected and what to do, and names the
 argument as the user typed it.
 """
 
+from errno import ENOENT
+
 
 class CondensError(Exception):
     """Base class of every error that condens raises on purpose."""
@@ -51,6 +53,12 @@ class RunDirectoryError(CondensError):
 
 class ModelFileError(CondensError):
     """A model file that cannot be read or written: absent, damaged, or of another kind."""
+
+
+class ModelFileNotFoundError(ModelFileError, FileNotFoundError):
+    """A model file that is not there."""
+
+    errno = ENOENT
 
 
 class TargetWarning(UserWarning):

@@ -1,9 +1,21 @@
-"""Files that are written whole or not at all."""
+"""Files that are written whole or not at all, and never through a link that lies in the way."""
 
+import errno
 import os
-import shutil
+import re
+import stat
 from contextlib import suppress
 from pathlib import Path
+from secrets import token_hex
+
+if os.name == "posix":
+    import fcntl
+
+# What is being written lies beside its place, under a name that says whose it is.
+_PART = re.compile(r"\.condens-[0-9a-f]{16}\.part")
+_NO_LINK = getattr(os, "O_NOFOLLOW", 0)
+# A pipe that nobody writes to is opened at once, and then refused.
+_NO_WAIT = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
 
 
 def cannot_hold(path: Path) -> tuple[str, str, str] | None:
@@ -24,30 +36,46 @@ def cannot_hold(path: Path) -> tuple[str, str, str] | None:
     return None
 
 
-def write_whole(path: Path, data: bytes, *, beside: Path) -> None:
-    """Write to `beside`, synced, move it to its place, and sync the directory.
+def open_regular(path: Path, flags: int = os.O_RDONLY, *, follow: bool = True) -> int:
+    """Open a regular file, and return its descriptor; all else raises `OSError`.
 
-    A full disk, an error or an interruption leaves what was at `path`, and nothing else.
+    A pipe or a device may never answer. Where a link is not to be followed, one is refused.
+    """
+    descriptor = os.open(path, flags | _NO_WAIT | (0 if follow else _NO_LINK), 0o666)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "Not a regular file", str(path))
+    return descriptor
+
+
+def write_whole(path: Path, data: bytes) -> None:
+    """Write to a new file beside its place, synced, move it there, and sync the directory.
+
+    A full disk, an error or an interruption leaves what was at `path`, and nothing else; what a
+    killed writer left goes with the next write in that directory. A link at `path` is replaced.
 
     >>> from tempfile import TemporaryDirectory
     >>> with TemporaryDirectory() as place:
-    ...     path = Path(place, "file")
-    ...     write_whole(path, b"new", beside=path.with_name("file.part"))
+    ...     write_whole(Path(place, "file"), b"new")
     ...     [(file.name, file.read_bytes()) for file in Path(place).iterdir()]
     [('file', b'new')]
     """
+    _remove_parts(path.parent)
+    part, descriptor = _new_part(path.parent)
     try:
-        with beside.open("wb") as file:
+        with os.fdopen(descriptor, "wb") as file:
             # A file kept private stays private, where files have permissions of their own.
-            with suppress(OSError):
-                shutil.copymode(path, beside)
+            with suppress(OSError, AttributeError):
+                os.fchmod(descriptor, stat.S_IMODE(path.lstat().st_mode))
             file.write(data)
             file.flush()
-            os.fsync(file.fileno())
-        beside.replace(path)
+            os.fsync(descriptor)
+            if os.name != "posix":  # others move no file that is open
+                file.close()
+            part.replace(path)
     except BaseException:  # an interruption too
         with suppress(OSError):
-            beside.unlink()
+            part.unlink()
         raise
     if os.name == "posix":
         directory = os.open(path.parent, os.O_RDONLY)
@@ -55,3 +83,41 @@ def write_whole(path: Path, data: bytes, *, beside: Path) -> None:
             os.fsync(directory)
         finally:
             os.close(directory)
+
+
+def append(path: Path, data: bytes) -> None:
+    """Add to the end of a file, which need not exist yet; a link raises `OSError`."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+    with os.fdopen(open_regular(path, flags, follow=False), "ab") as file:
+        file.write(data)
+
+
+def _new_part(directory: Path) -> tuple[Path, int]:
+    """Return a file that was not there, locked for as long as its writer lives."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
+    while True:
+        part = directory / f".condens-{token_hex(8)}.part"
+        descriptor = open_regular(part, flags, follow=False)
+        if os.name != "posix":
+            return part, descriptor
+        with suppress(OSError):  # some file systems know no locks
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        # Another writer may have taken it for a dead one's before it was locked.
+        if os.fstat(descriptor).st_nlink:
+            return part, descriptor
+        os.close(descriptor)
+
+
+def _remove_parts(directory: Path) -> None:
+    """Remove what killed writers left: our own files that nobody holds a lock on."""
+    if os.name != "posix":
+        return
+    with suppress(OSError), os.scandir(directory) as entries:
+        for name in [entry.name for entry in entries if _PART.fullmatch(entry.name)]:
+            with suppress(OSError):
+                descriptor = open_regular(directory / name, follow=False)
+                try:
+                    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    (directory / name).unlink()
+                finally:
+                    os.close(descriptor)

@@ -132,7 +132,7 @@ def posterior(
         seen, observed = seen.unsqueeze(1), None
     told = ("observations", "parameters", "weights")
     rows = Rows.of(seen.flatten(1), given.values, names=told)
-    settings = suited_settings(len(rows)) if settings is None else settings
+    settings = suited_settings(len(rows)) if settings is None else Settings.given(settings)
     components = suited_components(len(rows)) if n_components is None else n_components
     maps = _maps(target_transform, given)
     with torch.random.fork_rng(devices=[]), warnings.catch_warnings():

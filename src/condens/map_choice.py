@@ -1,6 +1,7 @@
 """The map of a column: what a user's word means, and what suits the values."""
 
 from collections.abc import Mapping
+from numbers import Number
 from typing import Any
 
 from torch import Tensor
@@ -31,12 +32,9 @@ def resolve(spec: Any, name: str = "map") -> Map:
         return spec
     if isinstance(spec, str) and spec in _WORDS:
         return _WORDS[spec]
-    if isinstance(spec, tuple | list) and len(spec) == 2:
-        try:
-            return Interval(*map(float, spec))
-        except (TypeError, ValueError) as problem:
-            if isinstance(problem, ArgumentError):
-                raise
+    pair = isinstance(spec, tuple | list) and len(spec) == 2
+    if pair and all(isinstance(bound, Number) for bound in spec):
+        return Interval(*spec)
     expected = f"{', '.join(map(repr, _WORDS))}, a pair (lower, upper) or a Map was expected"
     remedy = "For a density over all numbers, pass 'real'."
     raise ArgumentError(message(name, f"is {spec!r}", expected, remedy))

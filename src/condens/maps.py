@@ -13,6 +13,7 @@ from torch.distributions.constraints import Constraint
 from condens.errors import ArgumentError, message
 from condens.functional import images
 from condens.functional.dtypes import widen
+from condens.scalars import as_whole
 from condens.support import Map, WholeNumbers, check_bound
 
 # Up to here double precision holds every whole number.
@@ -76,7 +77,7 @@ class Positive(Map):
     exponential = True
 
     def __post_init__(self) -> None:
-        check_bound("lower", self.lower)
+        object.__setattr__(self, "lower", check_bound("lower", self.lower))
 
     @property
     def description(self) -> str:
@@ -138,11 +139,15 @@ class Interval(Map):
     kind = "interval"
 
     def __post_init__(self) -> None:
-        check_bound("lower", self.lower)
-        check_bound("upper", self.upper)
+        for name in ("lower", "upper"):
+            object.__setattr__(self, name, check_bound(name, getattr(self, name)))
+        came = f"is {self.upper!r}"
         if not self.lower < self.upper:
-            came, expected = f"is {self.upper!r}", f"it must be above lower, {self.lower!r}"
+            expected = f"it must be above lower, {self.lower!r}"
             raise ArgumentError(message("upper", came, expected, "Swap them, or widen the range."))
+        if not math.isfinite(self._width) or math.nextafter(self.lower, self.upper) == self.upper:
+            expected = f"from lower, {self.lower!r}, to it there must be numbers, not all of them"
+            raise ArgumentError(message("upper", came, expected, "Scale the target."))
 
     @property
     def description(self) -> str:
@@ -214,14 +219,9 @@ class Integer(Map):
     discrete = True
 
     def __post_init__(self) -> None:
-        if self.lower is not None and (
-            isinstance(self.lower, bool)
-            or not isinstance(self.lower, int)
-            or abs(self.lower) > LARGEST
-        ):
-            expected = f"a whole number of at most {LARGEST} in absolute value or None was expected"
-            came = f"is {self.lower!r}"
-            raise ArgumentError(message("lower", came, expected, "For counts, pass 0."))
+        if self.lower is not None:
+            bound = as_whole("lower", self.lower, -LARGEST, LARGEST, fix="For counts, pass 0.")
+            object.__setattr__(self, "lower", bound)
 
     @property
     def exponential(self) -> bool:
@@ -323,11 +323,12 @@ def map_from_dict(values: Mapping[str, Any]) -> Map:
     >>> map_from_dict({"kind": "integer", "lower": 0})
     Integer(lower=0)
     """
-    rest = dict(values)
-    kind = rest.pop("kind", None)
     try:
-        return MAPS[kind](**rest)
-    except (KeyError, TypeError):
-        came, expected = f"is {dict(values)!r}", f"kind must be one of {', '.join(MAPS)}"
+        rest = dict(values)
+        return MAPS[rest.pop("kind")](**rest)
+    except ArgumentError:
+        raise
+    except (KeyError, TypeError, ValueError):
+        came, expected = f"is {str(values)[:200]}", f"kind must be one of {', '.join(MAPS)}"
         remedy = "Pass what as_dict() returned."
         raise ArgumentError(message("values", came, expected, remedy)) from None

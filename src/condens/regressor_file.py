@@ -6,6 +6,7 @@ refused.
 
 import copy
 import math
+import numbers
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -22,7 +23,7 @@ from condens.nn import DensityNetwork, TableMLP
 from condens.persistence import network_document, network_from
 from condens.persistence.faults import damaged, reason, short
 from condens.persistence.header import canonical
-from condens.training import Epoch, History, Settings
+from condens.training import History, Settings
 
 Document = dict[str, Any]
 
@@ -60,7 +61,7 @@ def to_document(model: Any) -> tuple[Document, dict[str, Tensor]]:
         "backbone": model.backbone is not None,
         "encoder": model.encoder_.as_dict(),
         "flat": model.flat_,
-        "history": _spelt(model.history_.as_dict()),
+        "history": model.history_.as_dict(),
         "network": network_document(network),
         "parameters": {name: _plain(getattr(model, name)) for name in _PLAIN},
         "seed": model.seed_,
@@ -170,7 +171,7 @@ def _model(
         raise _damaged(f"has flat {short(model.flat_)}", f"there are {model.n_targets_} targets")
     if type(model.seed_) is not int or model.seed_ >> 31:
         raise _damaged(f"has seed {short(model.seed_)}", "a number below 2³¹ was expected")
-    model.history_ = _history(document["history"])
+    model.history_ = History.from_dict(document["history"])
     model.n_features_in_ = encoder.n_features
     if encoder.feature_names is not None:
         model.feature_names_in_ = np.array(encoder.feature_names, dtype=object)
@@ -225,44 +226,12 @@ def _shortest(network: DensityNetwork) -> DensityNetwork:
 
 
 def _plain(value: Any) -> Any:
-    """Return numpy's numbers as Python's, and what is neither number nor word as None."""
+    """Return numbers of any kind as Python's, and what is neither number nor word as None."""
     if isinstance(value, np.generic):
         value = value.item()
+    if isinstance(value, numbers.Real) and not isinstance(value, bool | int):
+        value = float(value)
     return value if isinstance(value, bool | int | float | str) else None
-
-
-def _spelt(value: Any) -> Any:
-    """Return a value with numbers that JSON lacks as words."""
-    if isinstance(value, dict):
-        return {key: _spelt(part) for key, part in value.items()}
-    if isinstance(value, list):
-        return [_spelt(part) for part in value]
-    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def _history(document: Any) -> History:
-    history = History.from_dict(document)
-    for epoch in history.epochs:
-        _read_numbers(epoch)
-        epoch.usage = [_number(share, float) for share in epoch.usage]
-    _read_numbers(history)
-    if not all(isinstance(text, str) for text in (history.stopped, *history.warnings)):
-        raise _damaged("has a history that is none", "words were expected")
-    return history
-
-
-def _read_numbers(record: Epoch | History) -> None:
-    for name, kind in type(record).__annotations__.items():
-        if kind in (int, float):
-            setattr(record, name, _number(getattr(record, name), kind))
-
-
-def _number(value: Any, kind: type) -> Any:
-    if kind is float and value in ("inf", "-inf", "nan"):
-        return float(value)
-    if type(value) is not kind:
-        raise _damaged(f"has {short(value)} in its history", f"{kind.__name__} was expected")
-    return value
 
 
 def _damaged(came: str, expected: str) -> ModelFileError:

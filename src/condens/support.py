@@ -1,6 +1,5 @@
 """What a map between a target's own values and the real line answers."""
 
-import sys
 from abc import ABC, abstractmethod
 from dataclasses import asdict
 from typing import Any, ClassVar, NoReturn
@@ -12,6 +11,7 @@ from torch.distributions.constraints import Constraint
 
 from condens.errors import ArgumentError, NoClosedFormError, message
 from condens.functional.dtypes import widen
+from condens.scalars import as_real
 from condens.tracing import anywhere
 
 
@@ -102,7 +102,7 @@ class Map(ABC):
             raise ArgumentError(message(name, came, f"{self.description} were expected", remedy))
 
     def as_dict(self) -> dict[str, Any]:
-        """Return plain JSON values from which `map_from_dict` builds the map again.
+        """Return plain JSON values from which `map_from_dict` builds an equal map.
 
         >>> from condens.maps import Interval
         >>> Interval(0.0, 10.0).as_dict()
@@ -111,12 +111,9 @@ class Map(ABC):
         return {"kind": self.kind, **asdict(self)}  # type: ignore[call-overload]
 
 
-def check_bound(name: str, bound: float) -> None:
-    """Check that a bound is a finite number."""
-    number = isinstance(bound, int | float) and not isinstance(bound, bool)
-    if not number or not abs(bound) <= sys.float_info.max:
-        came, expected = f"is {bound!r}", "a finite number was expected"
-        raise ArgumentError(message(name, came, expected, "Leave out a bound that there is not."))
+def check_bound(name: str, bound: Any) -> float:
+    """Return a bound as a float; refuse what is no finite number."""
+    return as_real(name, bound, fix="Leave out a bound that there is not.")
 
 
 class WholeNumbers(Constraint):

@@ -1,5 +1,7 @@
 """ONNX files answer in onnxruntime as the networks do in torch."""
 
+import sys
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -8,7 +10,7 @@ import pytest
 import torch
 
 from condens import GaussianMixture
-from condens.errors import ArgumentError
+from condens.errors import ArgumentError, ModelFileError
 from condens.functional import triangular
 from condens.integrations.agreement import check_agreement, trial_inputs
 from condens.integrations.graphs import GRAPHS, LogDensity, MixtureParameters, Sampler
@@ -375,3 +377,34 @@ def test_devices_directories_and_links_to_nothing_are_refused(tmp_path):
         with pytest.raises(ArgumentError, match=words):
             export(network, place)
     assert Path("/dev/null").is_char_device()
+
+
+@contextmanager
+def file_size(limit):
+    """Let no file of this process grow beyond so many bytes, as if the disk were full."""
+    import resource
+
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="limits no sizes")
+def test_a_full_disk_is_named_and_leaves_the_file_before(tmp_path):
+    path = tmp_path / "a.onnx"
+    path.write_bytes(b"before")
+    with (
+        file_size(1000),
+        pytest.raises(ModelFileError, match=r"a.onnx: the file cannot be written .File too large."),
+    ):
+        export(network_of(1, "full", 1), path)
+    assert [file.read_bytes() for file in tmp_path.iterdir()] == [b"before"]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="has no such directory")
+def test_a_place_that_nobody_may_write_is_named():
+    with pytest.raises(ModelFileError, match=r"a.onnx: the file cannot be written .*Make room"):
+        export(network_of(1, "full", 1), "/proc/a.onnx")

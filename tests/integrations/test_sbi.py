@@ -2,6 +2,7 @@
 
 import copy
 import math
+from functools import partial
 
 import pytest
 import torch
@@ -418,6 +419,44 @@ def test_estimators_can_be_copied_and_stored(tmp_path):
     loaded = torch.load(tmp_path / "estimator.pt", weights_only=False)
     for other in (copy.deepcopy(estimator), loaded):
         assert_close(other.log_prob(theta[None], x), estimator.log_prob(theta[None], x))
+
+
+@pytest.mark.parametrize("trainer", [NPE, NLE, partial(NPE_A, num_components=3)])
+def test_parentheses_that_were_left_out(trainer):
+    problem = TwoMoons()
+    theta = problem.prior.sample((50,))
+    inference = trainer(
+        prior=problem.prior, density_estimator=density_estimator, show_progress_bars=False
+    )
+    inference.append_simulations(theta, problem(theta))
+    with pytest.raises(ArgumentError) as raised:
+        inference.train(max_num_epochs=1)
+    assert str(raised.value) == (
+        "density_estimator was called with simulations, but what it returns is called with these. "
+        'Pass density_estimator() to NPE, and density_estimator(of="x") to NLE.'
+    )
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"width": 0},
+        {"width": "wide"},
+        {"depth": 1.5},
+        {"dropout": 1.0},
+        {"n_components": True},
+        {"covariance": None},
+        {"of": "y"},
+        {"embedding_net": torch.nn.Identity},
+    ],
+    ids=str,
+)
+def test_options_are_checked_before_any_simulation(options):
+    (name,) = options
+    with pytest.raises(ArgumentError, match=f"^{name} is .*, but .*"):
+        density_estimator(**options)
+    with pytest.raises(ArgumentError, match=r"called with \('x',\), but it takes its options by"):
+        density_estimator("x")
 
 
 def test_fit_says_what_it_cannot_train():

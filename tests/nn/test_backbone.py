@@ -1,5 +1,9 @@
 """The MLP: what each option changes, against the equation written out."""
 
+import json
+import math
+
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -72,6 +76,16 @@ def test_the_configuration_makes_another_like_it(options):
     assert network.configuration()["width"] == options["width"]
 
 
+def test_numbers_of_numpy_become_plain():
+    network = MLP(
+        np.int64(3), np.int32(8), np.uint8(2), normalise=np.True_, dropout=np.float32(0.25)
+    )
+    assert json.dumps(network.configuration()) == json.dumps(
+        MLP(3, 8, 2, normalise=True, dropout=0.25).configuration()
+    )
+    assert type(network.features) is int
+
+
 def test_unknown_activation_is_named():
     with pytest.raises(ArgumentError) as raised:
         MLP(3, activation="swish")
@@ -89,6 +103,23 @@ def test_unknown_activation_is_named():
         (
             {"dropout": 1.0},
             "dropout is 1.0, but a share from 0 to below 1 was expected. Change it.",
+        ),
+        ({"inputs": 2.0}, "inputs is 2.0, but a whole number was expected. Change it."),
+        ({"width": "8"}, "width is '8', but a whole number was expected. Change it."),
+        ({"width": None}, "width is None, but a whole number was expected. Change it."),
+        ({"depth": True}, "depth is True, but a whole number was expected. Change it."),
+        ({"depth": math.nan}, "depth is nan, but a whole number was expected. Change it."),
+        ({"normalise": 1}, "normalise is 1, but True or False was expected. Change it."),
+        ({"dropout": "0.1"}, "dropout is '0.1', but a number was expected. Change it."),
+        ({"dropout": True}, "dropout is True, but a number was expected. Change it."),
+        (
+            {"dropout": math.nan},
+            "dropout is nan, but a share from 0 to below 1 was expected. Change it.",
+        ),
+        (
+            {"activation": ["silu"]},
+            "activation is ['silu'], but it names no activation. Choose one of silu, relu, tanh, "
+            "gelu.",
         ),
         (
             {"dropout": -0.1},

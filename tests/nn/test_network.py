@@ -11,7 +11,15 @@ from torch import nn
 from torch.testing import assert_close
 
 from condens.errors import ArgumentError, NotFiniteError, ShapeError
-from condens.nn import HEADS, MLP, FullHead, MixtureNetwork, Standardiser
+from condens.nn import (
+    HEADS,
+    MLP,
+    Ensemble,
+    FullHead,
+    MixtureNetwork,
+    Standardiser,
+    TableMLP,
+)
 
 NAN = math.nan
 
@@ -383,3 +391,113 @@ def test_options_reach_their_parts():
     assert network.head.structure == "tied"
     assert (network.head.components, network.head.floor, network.backbone.features) == (4, 0.07, 9)
     assert sum(isinstance(m, nn.Dropout) and m.p == 0.2 for m in network.modules()) == 2
+
+
+class Sized(nn.Module):
+    """A backbone that tells how many features it returns, or returns something else."""
+
+    def __init__(self, returned, features=None):
+        super().__init__()
+        self.returned = returned
+        if features is not None:
+            self.features = features
+
+    def forward(self, condition):
+        return self.returned(condition)
+
+
+class TestParts:
+    """Backbones and heads that do not fit are named, not left to a matrix product."""
+
+    @pytest.mark.parametrize("backbone", [MLP(3, 7), TableMLP(2, [3], 7), Sized(None, 7)])
+    def test_widths_are_compared_at_once(self, backbone):
+        with pytest.raises(ShapeError) as raised:
+            MixtureNetwork(backbone, FullHead(8, 2, 3))
+        assert str(raised.value) == (
+            "head has 8 features, but backbone.features is 7. Make it with features=7."
+        )
+
+    @pytest.mark.parametrize(
+        ("backbone", "shape"),
+        [
+            (nn.Linear(3, 7), [5, 7]),
+            (Sized(lambda x: x[:, :1].expand(-1, 9)), [5, 9]),
+            (Sized(lambda x: x.sum()), []),
+            (Sized(lambda _: torch.zeros(4, 8)), [4, 8]),
+            (Sized(lambda _: torch.zeros(8)), [8]),
+        ],
+    )
+    @pytest.mark.parametrize("columns", [3, None])
+    def test_widths_are_compared_in_the_first_call(self, backbone, shape, columns):
+        network = MixtureNetwork(backbone, FullHead(8, 2, 3), condition_columns=columns)
+        for call in (
+            lambda: network(torch.zeros(5, 3)),
+            lambda: network.nll(torch.zeros(5, 3), torch.zeros(5, 2)),
+            lambda: network.row_nll(torch.zeros(5, 3), torch.zeros(5, 2)),
+            lambda: Ensemble([network])(torch.zeros(5, 3)),
+        ):
+            with pytest.raises(ShapeError) as raised:
+                call()
+            assert str(raised.value) == (
+                f"backbone returns shape {shape} for [5, 3], but [5, 8] was expected, as the head "
+                "reads 8 features. Give the head as many features as the backbone returns for "
+                "each row."
+            )
+
+    @pytest.mark.parametrize(
+        ("backbone", "kind"),
+        [
+            (nn.GRU(3, 8, batch_first=True), "tuple"),
+            (nn.LSTM(3, 8), "tuple"),
+            (Sized(lambda _: None), "NoneType"),
+            (Sized(lambda x: {"features": x}), "dict"),
+            (Sized(lambda x: x.numpy()), "ndarray"),
+        ],
+    )
+    def test_what_is_no_tensor(self, backbone, kind):
+        network = MixtureNetwork(backbone, FullHead(8, 2, 3), condition_columns=3)
+        with pytest.raises(ArgumentError) as raised:
+            network(torch.zeros(5, 3))
+        assert str(raised.value) == (
+            f"backbone returns a {kind}, but features [b, 8] were expected. Wrap it in a module "
+            "that returns one tensor, such as the last state of a GRU."
+        )
+
+    def test_the_last_state_of_a_gru(self):
+        """What the message advises works."""
+
+        class Last(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.gru = nn.GRU(3, 8, batch_first=True)
+
+            def forward(self, condition):
+                return self.gru(condition)[1][-1]
+
+        network = MixtureNetwork(Last(), FullHead(8, 2, 3))
+        assert network(torch.zeros(5, 11, 3)).batch_shape == (5,)
+
+    def test_columns_that_the_backbone_does_not_read(self):
+        for backbone in (MLP(4, 8), TableMLP(2, [3, 3], 8)):
+            with pytest.raises(ShapeError, match=r"condition_columns is 3, but the backbone rea"):
+                MixtureNetwork(backbone, FullHead(8, 2, 3), condition_columns=3)
+
+    @pytest.mark.parametrize(
+        ("backbone", "head", "text"),
+        [
+            (MLP, FullHead(8, 2), "backbone is the class MLP, but a torch.nn.Module was expected"),
+            (None, FullHead(8, 2), "backbone is None, but a torch.nn.Module was expected"),
+            (MLP(3, 8), FullHead, "head is the class FullHead, but a head of condens.nn.HEADS"),
+            (MLP(3, 8), nn.Linear(8, 2), "head is Linear"),
+            (FullHead(8, 2), MLP(3, 8), "head is MLP"),
+        ],
+    )
+    def test_what_are_no_parts(self, backbone, head, text):
+        with pytest.raises(ArgumentError) as raised:
+            MixtureNetwork(backbone, head)
+        assert str(raised.value).startswith(text)
+
+    def test_a_single_condition_stays_single(self):
+        network = MixtureNetwork.of(3, 2)
+        assert network(torch.zeros(3)).batch_shape == ()
+        assert network(torch.zeros(4, 5, 3)).batch_shape == (4, 5)

@@ -91,7 +91,7 @@ def test_each_column_has_its_own_codes():
         (
             lambda: TableMLP(-1, [2]),
             ArgumentError,
-            "numeric is -1, but 0 or more was expected. Change it.",
+            "numeric is -1, but at least 0 was expected. Change it.",
         ),
         (
             lambda: TableMLP(1, []),
@@ -189,8 +189,8 @@ class TestCodes:
             )["network"]
             for codes in (0, 1)
         ]
-        assert "codes" not in forms[0]
-        assert forms[1] == forms[0] | {"codes": "1"}
+        changed = {"condition_codes": "1", "condition_scaling.free": "2"}
+        assert forms[1] == forms[0] | changed != forms[0]
 
     def test_none_is_the_network_as_ever(self):
         assert isinstance(MixtureNetwork.of(3, 1).backbone, MLP)

@@ -267,3 +267,111 @@ def test_the_hash_is_of_the_tensors_and_the_values(tmp_path):
     data = (tmp_path / "state-00000000.safetensors").read_bytes()
     text = json.dumps(record["values"]).encode()
     assert record["sha256"] == hashlib.sha256(data + text).hexdigest()
+
+
+@pytest.mark.skipif(os.name != "posix", reason="has other links")
+class TestLinks:
+    """Whatever lies in a run directory, nothing outside it is written."""
+
+    @pytest.fixture
+    def mine(self, tmp_path):
+        (tmp_path / "mine").write_text("mine")
+        return tmp_path / "mine"
+
+    @pytest.mark.parametrize(
+        "name",
+        [
+            "state-00000000.safetensors.part",
+            "state-00000000.json.part",
+            "log.jsonl.part",
+            "state-00000000.safetensors",
+            "log.jsonl",
+        ],
+    )
+    def test_are_not_written_through(self, tmp_path, mine, name):
+        place = tmp_path / "run"
+        place.mkdir()
+        (place / name).symlink_to(mine)
+        with RunDirectory(place) as run:
+            run.begin_log([])
+            run.save(*runs.state())
+            run.log({"epoch": 0})
+        assert mine.read_text() == "mine"
+        assert step_of(place) == 0
+        assert not list(place.glob("*.part"))
+
+    def test_a_log_that_became_one(self, tmp_path, mine):
+        with RunDirectory(tmp_path / "run") as run:
+            run.begin_log([])
+            (tmp_path / "run/log.jsonl").unlink()
+            (tmp_path / "run/log.jsonl").symlink_to(mine)
+            with pytest.raises(RunDirectoryError, match=r"cannot be written .*symbolic links"):
+                run.log({"epoch": 0})
+        assert mine.read_text() == "mine"
+
+    @pytest.mark.parametrize("target", ["mine", "nothing"])
+    def test_as_the_lock(self, tmp_path, mine, target):
+        assert mine.exists()
+        (tmp_path / "run").mkdir()
+        (tmp_path / "run/lock").symlink_to(tmp_path / target)
+        with pytest.raises(RunDirectoryError, match=r"cannot be a run directory .*symbolic links"):
+            RunDirectory(tmp_path / "run").__enter__()
+        assert not (tmp_path / "nothing").exists()
+
+    def test_pipes_are_not_waited_for(self, tmp_path):
+        saved(tmp_path, 2)
+        os.mkfifo(tmp_path / "state-00000002.json")
+        assert step_of(tmp_path) == 1
+        (tmp_path / "state-00000001.safetensors").unlink()
+        os.mkfifo(tmp_path / "state-00000001.safetensors")
+        assert step_of(tmp_path) == 0
+
+
+def test_files_with_names_like_ours_stay(tmp_path):
+    """Only what this class itself may have written goes."""
+    others = ("state-1.json", "state-00000000.notes.txt", "state-²²²²²²²².json", "x.part")
+    for name in others:
+        (tmp_path / name).write_text("mine")
+    saved(tmp_path, 5)
+    assert all((tmp_path / name).read_text() == "mine" for name in others)
+    assert step_of(tmp_path) == 4
+
+
+def test_a_path_that_is_none(tmp_path):
+    with pytest.raises(RunDirectoryError, match=r"cannot be a run directory .*null"):
+        RunDirectory(f"{tmp_path}/a\0b").__enter__()
+
+
+def test_the_log_is_json_for_every_reader(tmp_path):
+    with RunDirectory(tmp_path) as run:
+        run.begin_log([{"loss": float("nan")}])
+        run.log({"loss": float("inf"), "usage": [float("-inf"), 0.5]})
+
+    def refused(word):
+        raise AssertionError(word)
+
+    lines = (tmp_path / "log.jsonl").read_text().splitlines()
+    read = [json.loads(line, parse_constant=refused) for line in lines]
+    assert read == [{"loss": "nan"}, {"loss": "inf", "usage": ["-inf", 0.5]}]
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, '{"a":' * 100_000])
+def test_json_nested_without_end(tmp_path, text):
+    saved(tmp_path, 3)
+    (tmp_path / "state-00000002.json").write_text(text)
+    assert step_of(tmp_path) == 1
+
+
+def test_a_right_hash_of_what_are_no_tensors(tmp_path):
+    saved(tmp_path, 3)
+    for number in (1, 2):
+        seal(tmp_path, number, b"\0" * 100, {})
+    with RunDirectory(tmp_path) as run, pytest.raises(RunDirectoryError, match="no state that is"):
+        run.load()
+
+
+def seal(path, number, data, values):
+    """Write a state of any content with a hash that is right."""
+    digest = hashlib.sha256(data + json.dumps(values).encode()).hexdigest()
+    (path / f"state-{number:08d}.safetensors").write_bytes(data)
+    (path / f"state-{number:08d}.json").write_text(json.dumps({"sha256": digest, "values": values}))

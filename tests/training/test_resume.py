@@ -235,7 +235,7 @@ class TestAnotherRun:
         [
             ({"width": 13}, "backbone.layers.0.weight"),
             ({"components": 4}, "head.linear.weight"),
-            ({"floor": 0.5}, "head"),
+            ({"floor": 0.5}, "head.floor"),
             ({"structure": "diagonal"}, "head.linear.weight"),
         ],
     )

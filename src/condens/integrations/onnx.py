@@ -3,8 +3,8 @@
 import copy
 import os
 import warnings
+from contextlib import suppress
 from pathlib import Path
-from secrets import token_hex
 from typing import Any
 
 import torch
@@ -12,10 +12,11 @@ from torch import Tensor
 
 from condens.data.table import Numbers
 from condens.errors import ArgumentError, message
-from condens.files import cannot_hold, write_whole
+from condens.files import cannot_hold
 from condens.integrations.agreement import RANDOM, check_agreement, first_row, trial_inputs
 from condens.integrations.graphs import GRAPHS, Graph
 from condens.nn import DensityNetwork
+from condens.persistence.container import store
 
 # What rounding an input may move it by, in deviations of its column.
 ROUNDING = 1e-3
@@ -58,7 +59,7 @@ def export(
     >>> session = onnxruntime.InferenceSession("density.onnx")  # doctest: +SKIP
     >>> session.run(None, {"condition": condition, "target": target})  # doctest: +SKIP
     """
-    target = _target(path)
+    _check_path(path)
     if what not in GRAPHS:
         came, expected = f"is {what!r}", f"one of {', '.join(GRAPHS)} was expected"
         raise ArgumentError(message("what", came, expected, "Choose one."))
@@ -67,7 +68,7 @@ def export(
     data = to_bytes(graph, inputs, opset)
     check_agreement(data, graph, inputs)
     check_agreement(data, graph, first_row(graph, inputs))
-    write_whole(target, data, beside=target.with_name(f".{token_hex(8)}.part"))
+    store(path, data)
 
 
 def to_bytes(graph: Graph, inputs: tuple[Tensor, ...], opset: int = 18) -> bytes:
@@ -142,12 +143,14 @@ def _logaddexp(self: Any, other: Any) -> Any:
     return op.Add(op.Max(self, other), op.Log(op.Add(gap, _constant(1.0, int(self.dtype)))))
 
 
-def _target(path: str | os.PathLike[str]) -> Path:
-    """Return the regular file to write, which need not exist yet."""
-    fault = cannot_hold(Path(path))
+def _check_path(path: str | os.PathLike[str]) -> None:
+    """Refuse, before any work, a path that can hold no file."""
+    # What only the system can tell, such as who may write there, `store` tells in the end.
+    fault = None
+    with suppress(OSError, ValueError, RuntimeError):
+        fault = cannot_hold(Path(path))
     if fault is not None:
         raise ArgumentError(message("path", *fault))
-    return Path(path).resolve()
 
 
 def _network(model: Any, dtype: torch.dtype | None) -> DensityNetwork:

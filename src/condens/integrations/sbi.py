@@ -17,19 +17,26 @@ torch.Size([5, 2])
 import copy
 import math
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
-from typing import Any, Literal
+from functools import partial, wraps
+from typing import Any, Literal, ParamSpec
 
 import torch
 from torch import Tensor, nn
 
 from condens.distribution import GaussianMixture
-from condens.errors import ArgumentError, NotPositiveDefiniteError, ShapeError, message
+from condens.errors import (
+    ArgumentError,
+    KindError,
+    NotPositiveDefiniteError,
+    ShapeError,
+    message,
+)
 from condens.functional import triangular
 from condens.low_rank import LowRankMixture
 from condens.nn import HEADS, MLP, MixtureNetwork
+from condens.scalars import as_share, as_whole
 from condens.training import History, Settings, suited_components, suited_settings, train
 
 try:
@@ -175,6 +182,26 @@ class Builder:
         return nn.Sequential(embedding.train(), layers(features))
 
 
+Options = ParamSpec("Options")
+
+
+def _called_first(make: Callable[Options, Builder]) -> Callable[Options, Builder]:
+    """Return a function that says so where sbi is the first to call it, with simulations."""
+
+    @wraps(make)
+    def checked(*given: Options.args, **options: Options.kwargs) -> Builder:
+        if given or "num_components" in options:  # the second is how NPE-A calls
+            came, expected = "was called with simulations", "what it returns is called with these"
+            if not any(isinstance(one, Tensor) for one in given):
+                came, expected = f"was called with {given!r}", "it takes its options by name"
+            remedy = 'Pass density_estimator() to NPE, and density_estimator(of="x") to NLE.'
+            raise KindError(message("density_estimator", came, expected, remedy))
+        return make(*given, **options)
+
+    return checked
+
+
+@_called_first
 def density_estimator(
     *,
     of: Literal["theta", "x"] = "theta",
@@ -202,16 +229,19 @@ def density_estimator(
     if of not in ("theta", "x"):
         expected = "'theta' or 'x' was expected"
         raise ArgumentError(message("of", f"is {of!r}", expected, "Pass 'theta' for NPE."))
-    if covariance not in HEADS:
+    if not isinstance(covariance, str) or covariance not in HEADS:
         remedy = f"Choose one of {', '.join(HEADS)}."
         raise ArgumentError(message("covariance", f"is {covariance!r}", "it names no head", remedy))
+    if embedding_net is not None and not isinstance(embedding_net, nn.Module):
+        came, expected = f"is {embedding_net!r}", "a torch.nn.Module was expected"
+        raise KindError(message("embedding_net", came, expected, "Make one, or leave it out."))
     return Builder(
         of=of,
-        n_components=n_components,
+        n_components=None if n_components is None else as_whole("n_components", n_components, 1),
         covariance=covariance,
-        width=width,
-        depth=depth,
-        dropout=dropout,
+        width=as_whole("width", width, 1),
+        depth=as_whole("depth", depth, 1),
+        dropout=as_share("dropout", dropout),
         embedding_net=embedding_net,
     )
 
@@ -234,7 +264,7 @@ def fit(
     theta, x, _ = inference.get_simulations()
     asked = getattr(inference, "_num_components", None)  # NPE-A's
     estimator = builder.make(theta, x, asked).to(inference._device)
-    settings = suited_settings(len(theta)) if settings is None else settings
+    settings = suited_settings(len(theta)) if settings is None else Settings.given(settings)
     with warnings.catch_warnings():
         if builder.n_components is None:  # not their choice: some data need one only
             warnings.filterwarnings("ignore", "Nearly all weight is on one")

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 from torch import Tensor, nn
 
 from condens.errors import ArgumentError, message
+from condens.scalars import as_share, as_truth, as_whole
 
 ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
     "silu": nn.SiLU,
@@ -49,30 +50,26 @@ class MLP(nn.Module):
         dropout: float = 0.0,
     ) -> None:
         super().__init__()
-        if activation not in ACTIVATIONS:
+        if not isinstance(activation, str) or activation not in ACTIVATIONS:
             remedy = f"Choose one of {', '.join(ACTIVATIONS)}."
             raise ArgumentError(
                 message("activation", f"is {activation!r}", "it names no activation", remedy)
             )
-        for name, size in (("inputs", inputs), ("width", width), ("depth", depth)):
-            if size < 1:
-                came, expected = f"is {size}", "at least 1 was expected"
-                raise ArgumentError(message(name, came, expected, "Change it."))
-        if not 0 <= dropout < 1:
-            came, expected = f"is {dropout}", "a share from 0 to below 1 was expected"
-            raise ArgumentError(message("dropout", came, expected, "Change it."))
+        inputs, width = as_whole("inputs", inputs, 1), as_whole("width", width, 1)
+        depth, dropout = as_whole("depth", depth, 1), as_share("dropout", dropout)
+        normalise = as_truth("normalise", normalise)
         self._configuration = {
-            "inputs": int(inputs),
-            "width": int(width),
-            "depth": int(depth),
-            "activation": activation,
-            "normalise": bool(normalise),
-            "dropout": float(dropout),
+            "inputs": inputs,
+            "width": width,
+            "depth": depth,
+            "activation": str(activation),
+            "normalise": normalise,
+            "dropout": dropout,
         }
         act = ACTIVATIONS[activation]
         blocks = [_Block(width, act(), normalise, dropout) for _ in range(depth - 1)]
         self.layers = nn.Sequential(nn.Linear(inputs, width), act(), *blocks)
-        self.features = width
+        self.inputs, self.features = inputs, width
 
     def configuration(self) -> dict[str, Any]:
         """Return the arguments that make another one like this.

@@ -57,7 +57,11 @@ class Head(nn.Module, ABC):
             if not value >= least:
                 came, expected = f"is {value}", f"at least {least} was expected"
                 raise ArgumentError(message(name, came, expected, "Change it."))
-        self.dimensions, self.components, self.floor = dimensions, components, floor
+        self.dimensions, self.components, self.floor = (
+            int(dimensions),
+            int(components),
+            float(floor),
+        )
         self.linear = nn.Linear(features, components * (1 + dimensions) + self._scale_outputs)
         with torch.no_grad():
             self.linear.weight.mul_(GAIN)

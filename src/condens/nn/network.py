@@ -2,12 +2,12 @@
 
 import copy
 from collections.abc import Sequence
-from typing import Self
+from typing import Any, Self
 
 import torch
 from torch import Generator, Tensor, nn
 
-from condens.errors import ArgumentError, message
+from condens.errors import ArgumentError, KindError, ShapeError, message
 from condens.maps import Map
 from condens.nn.backbone import MLP
 from condens.nn.density import DensityNetwork
@@ -21,7 +21,8 @@ class MixtureNetwork(DensityNetwork):
     """A backbone and a head, from a condition to the density of the targets.
 
     Args:
-        backbone: any module from a batch of conditions to features [b, F].
+        backbone: any module from a batch of conditions to features [b, F]. If it tells F in an
+            attribute `features`, that is compared with the head's at once.
         head: see `condens.nn.HEADS`.
         condition_columns: C where the condition is a vector to be standardised; None where
             the backbone takes it as it comes (images, sequences, …).
@@ -44,6 +45,7 @@ class MixtureNetwork(DensityNetwork):
         names: Sequence[str] | None = None,
         maps: Sequence[Map] | None = None,
     ) -> None:
+        _check_parts(backbone, head, condition_columns)
         super().__init__(head.dimensions, condition_columns, names, condition_codes, maps)
         if maps is not None and not isinstance(head, TriangularHead):
             came, expected = f"is {head.structure}", "maps go with covariances in full"
@@ -106,7 +108,8 @@ class MixtureNetwork(DensityNetwork):
 
     def features(self, condition: Tensor) -> Tensor:
         """Return the backbone's features of standardised conditions, in the head's dtype."""
-        features: Tensor = self.backbone(condition)
+        features = self.backbone(condition)
+        self._check_features(features, condition)
         return features.to(self.dtype)
 
     def mixture_of(self, condition: Tensor) -> Mixture:
@@ -131,3 +134,36 @@ class MixtureNetwork(DensityNetwork):
         made = copy.deepcopy(self)
         made.head = self.head.with_components(kept)
         return made
+
+    def _check_features(self, features: Any, condition: Tensor) -> None:
+        """Raise a named error unless a backbone returned what the head reads."""
+        width = self.head.linear.in_features
+        if not isinstance(features, Tensor):
+            came = f"returns a {type(features).__name__}"
+            remedy = "Wrap it in a module that returns one tensor, such as the last state of a GRU."
+            raise KindError(
+                message("backbone", came, f"features [b, {width}] were expected", remedy)
+            )
+        rows = condition.shape[:-1] if self.condition_scaling is not None else condition.shape[:1]
+        if features.shape[-1:] != (width,) or features.shape[: len(rows)] != rows:
+            came = f"returns shape {list(features.shape)} for {list(condition.shape)}"
+            expected = f"{[*rows, width]} was expected, as the head reads {width} features"
+            remedy = "Give the head as many features as the backbone returns for each row."
+            raise ShapeError(message("backbone", came, expected, remedy))
+
+
+def _check_parts(backbone: Any, head: Any, columns: int | None) -> None:
+    """Refuse what are no modules, and those whose sizes are known not to fit."""
+    for name, part, kind in (("backbone", backbone, nn.Module), ("head", head, Head)):
+        if not isinstance(part, kind):
+            came = f"is the class {part.__name__}" if isinstance(part, type) else f"is {part!r}"
+            expected = "a torch.nn.Module" if kind is nn.Module else "a head of condens.nn.HEADS"
+            remedy = "Make one of it: call it with its sizes."
+            raise KindError(message(name, came, f"{expected} was expected", remedy))
+    features, width = getattr(backbone, "features", None), head.linear.in_features
+    if isinstance(features, int) and features != width:
+        came, expected = f"has {width} features", f"backbone.features is {features}"
+        raise ShapeError(message("head", came, expected, f"Make it with features={features}."))
+    if isinstance(backbone, MLP | TableMLP) and columns is not None and columns != backbone.inputs:
+        came, expected = f"is {columns}", f"the backbone reads {backbone.inputs}"
+        raise ShapeError(message("condition_columns", came, expected, "Make them equal."))

@@ -1,7 +1,8 @@
 """A network from a table's rows to features: numbers as they are, categories embedded."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from numbers import Integral
 from typing import Any
 
 import torch
@@ -9,6 +10,7 @@ from torch import Tensor, nn
 
 from condens.errors import ArgumentError, ShapeError, message
 from condens.nn.backbone import MLP
+from condens.scalars import as_whole
 from condens.tracing import anywhere
 
 # Standard deviation of the first embeddings: small beside the standardised numbers, so that
@@ -61,23 +63,25 @@ class TableMLP(nn.Module):
         dropout: float = 0.0,
     ) -> None:
         super().__init__()
-        _check_sizes(numeric, categories)
-        self.numeric, self.categories = numeric, tuple(categories)
-        self.options = {
-            "width": width,
-            "depth": depth,
-            "activation": activation,
-            "normalise": normalise,
-            "dropout": dropout,
-        }
-        known = [size - 1 for size in categories]
+        self.numeric = as_whole("numeric", numeric, 0)
+        self.categories = _sizes(categories)
+        known = [size - 1 for size in self.categories]
         self.embeddings = nn.ParameterList(SMALL * torch.randn(n, embedding_size(n)) for n in known)
-        self.mlp = MLP(numeric + sum(map(embedding_size, known)), **self.options)  # type: ignore[arg-type]
-        self.features = self.mlp.features
+        self.mlp = MLP(
+            self.numeric + sum(map(embedding_size, known)),
+            width,
+            depth,
+            activation=activation,
+            normalise=normalise,
+            dropout=dropout,
+        )
+        self.inputs, self.features = self.numeric + len(self.categories), self.mlp.features
 
     def configuration(self) -> dict[str, Any]:
         """Return the arguments that make a network of this form, as JSON values."""
-        return {"numeric": self.numeric, "categories": list(self.categories), **self.options}
+        options = self.mlp.configuration()
+        del options["inputs"]
+        return {"numeric": self.numeric, "categories": list(self.categories), **options}
 
     def forward(self, condition: Tensor) -> Tensor:
         """Return features."""
@@ -110,17 +114,14 @@ class TableMLP(nn.Module):
         return codes
 
 
-def _check_sizes(numeric: int, categories: Sequence[int]) -> None:
-    if numeric < 0:
-        came, expected = f"is {numeric}", "0 or more was expected"
-        raise ArgumentError(message("numeric", came, expected, "Change it."))
-    if not categories or min(categories) < 2:
-        came, expected = (
-            f"is {list(categories)}",
-            "2 or more for every column of codes was expected",
-        )
-        remedy = "Count unknown as one, or use an MLP where there are no categories."
+def _sizes(categories: Any) -> tuple[int, ...]:
+    """Return the number of codes of every column."""
+    listed = list(categories) if isinstance(categories, Iterable) else []
+    remedy = "Count unknown as one, or use an MLP where there are no categories."
+    if not listed or any(isinstance(size, Integral) and size < 2 for size in listed):
+        came, expected = f"is {categories!r}", "2 or more for every column of codes was expected"
         raise ArgumentError(message("categories", came, expected, remedy))
+    return tuple(as_whole("categories", size, 2, fix=remedy) for size in listed)
 
 
 def _check_digits(dtype: torch.dtype, categories: int) -> None:

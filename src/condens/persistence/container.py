@@ -11,7 +11,6 @@ import stat
 from collections.abc import Callable, Mapping
 from io import BufferedReader
 from pathlib import Path
-from secrets import token_hex
 from typing import Any
 
 import safetensors.torch
@@ -19,13 +18,28 @@ import torch
 from torch import Tensor
 
 from condens._version import __version__
-from condens.errors import ArgumentError, ModelFileError, NotFiniteError, message
-from condens.files import cannot_hold, write_whole
+from condens.errors import (
+    ArgumentError,
+    ModelFileError,
+    ModelFileNotFoundError,
+    NotFiniteError,
+    message,
+)
+from condens.files import cannot_hold, open_regular, write_whole
 from condens.persistence.faults import damaged, naming, short
-from condens.persistence.header import DTYPES, Entry, canonical, check_depth, entries, parse
+from condens.persistence.header import (
+    DTYPES,
+    LARGEST_HEADER,
+    MOST_TENSORS,
+    Entry,
+    canonical,
+    check_count,
+    check_depth,
+    entries,
+    parse,
+)
 
 FORMAT = 1
-LARGEST_HEADER = 16 * 2**20
 
 Document = dict[str, Any]
 Tensors = dict[str, Tensor]
@@ -47,11 +61,14 @@ def write(
     ...     read(f"{place}/x.condens")
     ({'kind': 'numbers'}, {'x': tensor([1., 1.])})
     """
-    data = pack(document, tensors)
+    store(path, pack(document, tensors))
+
+
+def store(path: str | os.PathLike[str], data: bytes) -> None:
+    """Write bytes to a file, whole or not at all, or raise `ModelFileError`."""
     with naming(path):
         try:
-            target = _target(Path(path))
-            write_whole(target, data, beside=target.with_name(f".{token_hex(8)}.part"))
+            write_whole(_target(Path(path)), data)
         except (OSError, ValueError, RuntimeError) as error:  # the last: links in a circle
             reason = getattr(error, "strerror", None) or error
             remedy = "Make room there, or name another place; what was there before is unchanged."
@@ -71,9 +88,11 @@ def read(path: str | os.PathLike[str]) -> tuple[Document, Tensors]:
                 text, record = _record(header)
                 tensors = {e.name: _tensor(e, file) for e in entries(header, size)}
         except (OSError, ValueError) as error:
+            absent = isinstance(error, FileNotFoundError)
             came = f"cannot be read ({getattr(error, 'strerror', None) or error})"
             remedy = "Check the path and who may read it."
-            raise damaged("the file", came, "a model file was expected", remedy) from error
+            text = message("the file", came, "a model file was expected", remedy)
+            raise (ModelFileNotFoundError if absent else ModelFileError)(text) from error
         _check_digest(text, record, tensors)
         for name, tensor in tensors.items():
             if tensor.is_floating_point() and not bool(tensor.isfinite().all()):
@@ -90,8 +109,12 @@ def pack(document: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> bytes:
         "format": FORMAT,
         "versions": {"condens": __version__, "torch": str(torch.__version__)},
     }
+    if len(plain) > MOST_TENSORS:
+        came, expected = f"has {len(plain)} tensors", f"at most {MOST_TENSORS} go into a file"
+        raise ArgumentError(message("model", came, expected, "Save it in parts."))
     try:
         check_depth("document", record)
+        _check_keys(record)
         text = canonical(record)
         text = canonical({**record, "sha256": _digest(text, plain)})
     except (TypeError, ValueError, RecursionError, ModelFileError) as error:
@@ -99,10 +122,27 @@ def pack(document: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> bytes:
         remedy = "Use numbers that are finite, strings, lists and dictionaries of them."
         raise ArgumentError(message("document", came, expected, remedy)) from error
     data: bytes = safetensors.torch.save(plain, metadata={"condens": text})
-    if int.from_bytes(data[:8], "little") > LARGEST_HEADER:
+    length = int.from_bytes(data[:8], "little")
+    if length > LARGEST_HEADER:
         came, expected = "is too large", f"at most {LARGEST_HEADER} bytes go before the tensors"
         raise ArgumentError(message("document", came, expected, "Keep less in it."))
+    try:
+        check_count("document", data[8 : 8 + length])
+    except ModelFileError as error:
+        raise ArgumentError(str(error)) from None
     return data
+
+
+def _check_keys(value: Any) -> None:
+    """Refuse keys that would come back as other ones, such as numbers."""
+    if isinstance(value, Mapping):
+        for key, part in value.items():
+            if not isinstance(key, str):
+                raise TypeError(f"the key {short(key)} is no text")
+            _check_keys(part)
+    elif isinstance(value, list | tuple):
+        for part in value:
+            _check_keys(part)
 
 
 def _plain(name: str, tensor: Tensor) -> Tensor:
@@ -112,6 +152,14 @@ def _plain(name: str, tensor: Tensor) -> Tensor:
         expected = "a file holds tensors of real numbers"
         remedy = "Keep other things out of the model's state."
         raise ArgumentError(message(name, came, expected, remedy))
+    if tensor.is_meta or tensor.layout != torch.strided:
+        came = "has no memory" if tensor.is_meta else f"is {tensor.layout}"
+        remedy = "Make it a dense tensor with values first."
+        raise ArgumentError(message(name, came, "a file holds numbers one by one", remedy))
+    # The format's own word, and letters that no encoding has.
+    if name == "__metadata__" or name != name.encode(errors="ignore").decode():
+        came, expected = f"has the name {name!r}", "a file cannot hold it under that"
+        raise ArgumentError(message("a tensor", came, expected, "Rename it."))
     if tensor.is_floating_point() and not bool(tensor.isfinite().all()):
         remedy = "Train again from finite weights; keep masks out of the state (persistent=False)."
         raise NotFiniteError(
@@ -133,7 +181,7 @@ def _open(path: Path) -> BufferedReader:
     if not stat.S_ISREG(mode):
         came = "is a directory" if stat.S_ISDIR(mode) else "is a device, a pipe or a socket"
         raise damaged("the path", came, "a regular file was expected", "Name a model file.")
-    return path.open("rb")
+    return os.fdopen(open_regular(path), "rb")
 
 
 def _header(file: BufferedReader) -> tuple[Document, int]:

@@ -35,4 +35,4 @@ def naming(path: str | os.PathLike[str]) -> Iterator[None]:
     try:
         yield
     except ModelFileError as error:
-        raise ModelFileError(f"{os.fspath(path)}: {error}") from error.__cause__
+        raise type(error)(f"{os.fspath(path)}: {error}") from error.__cause__

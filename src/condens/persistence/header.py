@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Iterable
+from itertools import chain
 from typing import Any, NamedTuple
 
 import torch
@@ -21,6 +21,10 @@ DTYPES = {
     "U8": torch.uint8,
     "BOOL": torch.bool,
 }
+# So much a header may hold: what is read in a second or less, and more than models need.
+LARGEST_HEADER = 16 * 2**20
+MOST_VALUES = 2**19
+MOST_TENSORS = 2**12
 DEEPEST = 32
 MOST_AXES = 16
 # Beyond this the strides of even an empty tensor leave 64 bits.
@@ -48,6 +52,7 @@ def canonical(value: Any) -> str:
 
 def parse(what: str, text: str | bytes) -> dict[str, Any]:
     """Return the object that a JSON text holds: every key once, every number finite."""
+    check_count(what, text)
     try:
         value = json.loads(text, object_pairs_hook=_unique, parse_constant=_refused)
     except (ValueError, RecursionError) as error:
@@ -58,11 +63,21 @@ def parse(what: str, text: str | bytes) -> dict[str, Any]:
     return value
 
 
+def check_count(what: str, text: str | bytes) -> None:
+    """Refuse a JSON text of so many values that reading them takes long, before any is read."""
+    # A value is the first of its list or object or follows a comma; some are within strings.
+    data = text if isinstance(text, bytes) else text.encode("utf-8", "surrogatepass")
+    count = sum(map(data.count, (b"[", b"{", b",")))
+    if count > MOST_VALUES:
+        raise damaged(what, f"holds about {count} values", f"{MOST_VALUES} at most are read")
+
+
 def check_depth(what: str, value: Any) -> None:
     """Refuse what is nested so deeply that reading it could exhaust the stack."""
     level = [value]
     for _ in range(DEEPEST):
-        level = [child for parent in level for child in _children(parent)]
+        children = (v.values() if isinstance(v, dict) else v for v in level)
+        level = [v for v in chain.from_iterable(children) if isinstance(v, dict | list | tuple)]
         if not level:
             return
     raise damaged(what, f"is nested deeper than {DEEPEST} levels", "less was expected")
@@ -70,6 +85,9 @@ def check_depth(what: str, value: Any) -> None:
 
 def entries(header: dict[str, Any], size: int) -> list[Entry]:
     """Return the tensors of a header in the order they lie in, checked to fill `size` bytes."""
+    if len(header) > MOST_TENSORS:
+        came, expected = f"tells of {len(header)} tensors", f"{MOST_TENSORS} at most are read"
+        raise damaged("its header", came, expected)
     listed = sorted(_entry(name, value) for name, value in header.items())
     position = 0
     for entry in listed:
@@ -103,12 +121,6 @@ def _entry(name: str, value: Any) -> Entry:
 
 def _whole(values: Any) -> bool:
     return isinstance(values, list) and all(type(n) is int and n >= 0 for n in values)
-
-
-def _children(value: Any) -> Iterable[Any]:
-    if isinstance(value, dict):
-        return value.values()
-    return value if isinstance(value, list | tuple) else ()
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from condens.dimensions import check_names
 from condens.errors import ArgumentError, message
-from condens.maps import Map, map_from_dict
+from condens.maps import MAPS, Map, map_from_dict
 from condens.nn import HEADS, DensityNetwork, Ensemble, MixtureNetwork, Standardiser
 from condens.nn.backbones import BACKBONES
 from condens.persistence.faults import damaged, reason, short
@@ -85,10 +85,10 @@ def network_from(
     return network.eval()
 
 
-def _describe(network: nn.Module) -> dict[str, Any]:
-    """Return the document of a network; `_build` reads what this writes."""
+def _describe(network: nn.Module, *, made: bool = False) -> dict[str, Any]:
+    """Return the document of a network; `_build` reads what this writes, and has just `made` it."""
     if type(network) is Ensemble:
-        members = [_describe(member) for member in network.networks]
+        members = [_describe(member, made=made) for member in network.networks]
         return {"kind": "ensemble", "members": members, "names": _listed(network.names)}
     # A class derived from these may compute something else.
     if type(network) is not MixtureNetwork:
@@ -96,9 +96,12 @@ def _describe(network: nn.Module) -> dict[str, Any]:
     head, scaling = network.head, network.condition_scaling
     if HEADS.get(head.structure) is not type(head):
         raise _unknown("head", head, f"one of {', '.join(HEADS)} was expected")
+    for own in network.maps or ():
+        if MAPS.get(own.kind) is not type(own):
+            raise _unknown("maps", own, f"one of {', '.join(MAPS)} was expected")
     return {
         "kind": "mixture",
-        "backbone": _describe_backbone(network.backbone),
+        "backbone": _describe_backbone(network.backbone, made=made),
         "head": {"structure": head.structure, **head.configuration()},
         "condition_columns": None if scaling is None else len(scaling.location),
         "condition_codes": network.condition_codes,
@@ -133,15 +136,26 @@ def _maps(document: list[dict[str, Any]] | None) -> list[Map] | None:
     return None if document is None else [map_from_dict(values) for values in document]
 
 
-def _describe_backbone(backbone: nn.Module) -> dict[str, Any]:
+def _describe_backbone(backbone: nn.Module, *, made: bool) -> dict[str, Any]:
     kind = getattr(backbone, "kind", None)
     if not isinstance(kind, str) or BACKBONES.get(kind) is not type(backbone):
         return dict(_CUSTOM)
     document = {"kind": kind, **BACKBONES[kind].configuration(backbone)}
+    if made:
+        return document
     # Not what it was made as if a layer of it was exchanged.
     with torch.device("meta"):
-        same = repr(_build_backbone(document)) == repr(backbone)
+        same = _layers(_build_backbone(document)) == _layers(backbone)
     return document if same else dict(_CUSTOM)
+
+
+def _layers(module: nn.Module) -> list[tuple[str, type, str]]:
+    """Return what a module consists of, in any precision and on any device."""
+    return [
+        # A list of parameters tells both, and is compared tensor by tensor anyway.
+        (name, type(m), "" if isinstance(m, nn.ParameterList) else m.extra_repr())
+        for name, m in module.named_modules()
+    ]
 
 
 def _build_backbone(document: Mapping[str, Any]) -> nn.Module:
@@ -153,16 +167,18 @@ def _build_backbone(document: Mapping[str, Any]) -> nn.Module:
 
 def _checked(document: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> DensityNetwork:
     """Build the network of a document that nothing is known of."""
-    elements = sum(tensor.numel() for tensor in tensors.values())
-    for name, value in _numbers("", document):
-        # No size is larger than the numbers there are, and layers have tensors of their own.
-        most = len(tensors) if name == "depth" else elements
-        if not 0 <= value <= most:
+    elements, left = sum(tensor.numel() for tensor in tensors.values()), len(tensors)
+    for name, value in _sizes("", document):
+        # No size is larger than the numbers there are, and every layer, head and scaling has
+        # tensors of its own: what is built is no larger than what the file holds.
+        most = left // 2 if name == "depth" else elements
+        if not 0 <= value <= most or left < 0:
             expected = f"the tensors of the file allow {most}"
             raise damaged("its architecture", f"has {name} {short(value)}", expected)
+        left -= 2 * value if name == "depth" else 4 if name == "components" else 0
     try:
         network = _build(document)
-        again = canonical(_describe(network))
+        again = canonical(_describe(network, made=True))
     except Exception as error:  # a constructor may refuse wrong values in any way
         came = f"cannot be built ({reason(error)})"
         raise damaged("its architecture", came, "one that condens knows was expected") from error
@@ -172,13 +188,15 @@ def _checked(document: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Dens
     return network
 
 
-def _numbers(name: str, value: Any) -> Iterator[tuple[str, int]]:
+def _sizes(name: str, value: Any) -> Iterator[tuple[str, int]]:
+    """Yield the whole numbers of an architecture; the bounds of targets are no sizes."""
     if isinstance(value, Mapping):
         for key, child in value.items():
-            yield from _numbers(key, child)
+            if key != "maps":
+                yield from _sizes(key, child)
     elif isinstance(value, list):
         for child in value:
-            yield from _numbers(name, child)
+            yield from _sizes(name, child)
     elif type(value) is int:
         yield name, value
 

@@ -2,29 +2,34 @@
 
 A state is two files. The tensors come first, then a JSON file that names them, holds every
 other value and the hash of both. Each is written beside its place, synced, and moved there; a
-state exists once its JSON does. The state before is kept until the next is
-safe, so a kill at any moment, or a full disk, leaves one that is good.
+state exists once its JSON does. The state before is kept until the next is safe, so a kill at
+any moment, or a full disk, leaves one that is good. No link in the directory is written through.
 """
 
 import hashlib
 import json
 import os
-from collections.abc import Iterable
+import re
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Any, Self
+from typing import Any, Self
 
 import safetensors.torch
+from safetensors import SafetensorError
 from torch import Tensor
 
 from condens.errors import RunDirectoryError, message
-from condens.files import write_whole
+from condens.files import append, open_regular, write_whole
+from condens.scalars import spelt
 
 if os.name == "posix":
     import fcntl
 
 KEPT = 2
+# Our own names; the last group is of what an earlier version left half written.
+_FILE = re.compile(r"(?:state-([0-9]{8,})\.(json|safetensors)|log\.jsonl)(\.part)?")
 
 
 class RunDirectory:
@@ -40,25 +45,31 @@ class RunDirectory:
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
-        self._lock: IO[str] | None = None
+        self._lock: int | None = None
         self._next = 0
 
     def __enter__(self) -> Self:
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            self._lock = (self.path / "lock").open("a+")
-        except OSError as error:
-            came = f"cannot be a run directory ({error.strerror})"
+            flags = os.O_RDWR | os.O_CREAT
+            self._lock = open_regular(self.path / "lock", flags, follow=False)
+        except (OSError, ValueError) as error:
+            came = f"cannot be a run directory ({getattr(error, 'strerror', None) or error})"
             expected, remedy = "a run needs one of its own", "Name another place."
             raise RunDirectoryError(message(str(self.path), came, expected, remedy)) from error
         try:
             _lock(self._lock)
         except OSError as error:
-            self._lock.close()
+            self._unlock()
             came, expected = "is being written by another process", "a run has one writer"
             remedy = "Wait for it to end, stop it, or name another directory."
             raise RunDirectoryError(message(str(self.path), came, expected, remedy)) from error
-        self._next = 1 + max(self._numbers(), default=-1)
+        try:
+            self._remove(lambda _, part: part)
+            self._next = 1 + max(self._numbers(), default=-1)
+        except OSError as error:
+            self._unlock()
+            raise self._unwritable(error) from error
         return self
 
     def __exit__(
@@ -67,18 +78,18 @@ class RunDirectory:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if self._lock is not None:
-            self._lock.close()
+        self._unlock()
 
     def save(self, tensors: dict[str, Tensor], values: dict[str, Any]) -> None:
         """Write a state; states before the last one go."""
         # Cloned: modules may share a tensor, and safetensors refuses that.
         data = safetensors.torch.save({name: t.clone().contiguous() for name, t in tensors.items()})
         text = json.dumps({"sha256": _digest(data, values), "values": values}, indent=1)
+        last = self._next - KEPT
         try:
-            _write(self._tensors(self._next), data)
-            _write(self._values(self._next), text.encode())
-            self._remove_up_to(self._next - KEPT)
+            write_whole(self._tensors(self._next), data)
+            write_whole(self._values(self._next), text.encode())
+            self._remove(lambda number, _: number is not None and number <= last)
         except OSError as error:
             raise self._unwritable(error) from error
         self._next += 1
@@ -87,13 +98,16 @@ class RunDirectory:
         """Return the last state that is whole, or None where there was never one."""
         numbers = sorted(self._numbers(), reverse=True)
         for number in numbers:
-            with suppress(OSError, ValueError, KeyError, TypeError):
-                record = json.loads(self._values(number).read_bytes())
-                data = self._tensors(number).read_bytes()
+            with suppress(
+                OSError, ValueError, KeyError, TypeError, RecursionError, SafetensorError
+            ):
+                record = json.loads(_read(self._values(number)))
+                data = _read(self._tensors(number))
                 if _digest(data, record["values"]) == record["sha256"]:
+                    tensors = safetensors.torch.load(data)
                     # The next state takes the place of a damaged one, not of this.
                     self._next = number + 1
-                    return safetensors.torch.load(data), record["values"]
+                    return tensors, record["values"]
         if not numbers:
             return None
         came, expected = "holds no state that is whole", "what was written has been changed"
@@ -102,17 +116,16 @@ class RunDirectory:
 
     def begin_log(self, lines: Iterable[dict[str, Any]]) -> None:
         """Write log.jsonl anew, without what a killed run logged and a resumed one will again."""
-        text = "".join(json.dumps(line) + "\n" for line in lines)
+        text = "".join(_line(line) for line in lines)
         try:
-            _write(self.path / "log.jsonl", text.encode())
+            write_whole(self.path / "log.jsonl", text.encode())
         except OSError as error:
             raise self._unwritable(error) from error
 
     def log(self, line: dict[str, Any]) -> None:
         """Append a line to log.jsonl."""
         try:
-            with (self.path / "log.jsonl").open("a") as file:
-                file.write(json.dumps(line) + "\n")
+            append(self.path / "log.jsonl", _line(line).encode())
         except OSError as error:
             raise self._unwritable(error) from error
 
@@ -122,16 +135,22 @@ class RunDirectory:
         remedy = "Make room, and run again to go on from it."
         return RunDirectoryError(message(str(self.path), came, expected, remedy))
 
-    def _remove_up_to(self, last: int) -> None:
+    def _unlock(self) -> None:
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    def _remove(self, unwanted: Callable[[int | None, bool], bool]) -> None:
+        """Remove our own files, by the number of their state and whether they are half written."""
         # In the order of their names the JSON goes first: without it there is no state at all.
-        for file in sorted(self.path.glob("state-*")):
-            number = file.name.removeprefix("state-").partition(".")[0]
-            if number.isdigit() and int(number) <= last:
+        for file in sorted(self.path.iterdir()):
+            ours = _FILE.fullmatch(file.name)
+            if ours and unwanted(int(ours[1]) if ours[1] else None, bool(ours[3])):
                 file.unlink(missing_ok=True)
 
     def _numbers(self) -> list[int]:
-        names = (file.stem.removeprefix("state-") for file in self.path.glob("state-*.json"))
-        return [int(name) for name in names if name.isdigit()]
+        names = (_FILE.fullmatch(file.name) for file in self.path.iterdir())
+        return [int(name[1]) for name in names if name and name[2] == "json" and not name[3]]
 
     def _tensors(self, number: int) -> Path:
         return self.path / f"state-{number:08d}.safetensors"
@@ -140,14 +159,14 @@ class RunDirectory:
         return self.path / f"state-{number:08d}.json"
 
 
-def _lock(file: IO[str]) -> None:
+def _lock(descriptor: int) -> None:
     """Take the lock that the system lets go of when the process dies, however it dies."""
     if os.name == "posix":
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     else:
         import msvcrt
 
-        msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)  # type: ignore[attr-defined]
+        msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)  # type: ignore[attr-defined]
 
 
 def _digest(data: bytes, values: dict[str, Any]) -> str:
@@ -155,6 +174,10 @@ def _digest(data: bytes, values: dict[str, Any]) -> str:
     return hashlib.sha256(data + json.dumps(values).encode()).hexdigest()
 
 
-def _write(path: Path, data: bytes) -> None:
-    # The same name each time: what a kill left there, the next writer takes away.
-    write_whole(path, data, beside=path.with_name(path.name + ".part"))
+def _read(path: Path) -> bytes:
+    with os.fdopen(open_regular(path), "rb") as file:
+        return file.read()
+
+
+def _line(record: dict[str, Any]) -> str:
+    return json.dumps(spelt(record), allow_nan=False) + "\n"

@@ -2,8 +2,12 @@
 
 import csv
 import io
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any
+
+from condens.errors import ArgumentError, message
+from condens.scalars import as_real, as_whole, spelt, unspelt
 
 
 @dataclass
@@ -97,11 +101,58 @@ class History:
         return axes
 
     def as_dict(self) -> dict[str, Any]:
-        """Return everything as plain values, for JSON."""
-        return asdict(self)
+        """Return everything as plain values, for JSON, in which NaN and infinity are words."""
+        return {**_plain(self), "epochs": [_plain(epoch) for epoch in self.epochs]}
 
     @classmethod
-    def from_dict(cls, values: dict[str, Any]) -> "History":
-        """Return the history that `as_dict` was taken of."""
-        epochs = [Epoch(**epoch) for epoch in values["epochs"]]
-        return cls(**{**values, "epochs": epochs})
+    def from_dict(cls, values: Mapping[str, Any]) -> "History":
+        """Return the history that `as_dict` was taken of; refuse, by name, what is none."""
+        record = _read(cls, values)
+        record["epochs"] = [Epoch(**_read(Epoch, epoch)) for epoch in record["epochs"]]
+        return cls(**record)
+
+
+def _word(name: str, value: Any) -> str:
+    if not isinstance(value, str):
+        came = f"is {type(value).__name__}"
+        raise ArgumentError(message(name, came, "text was expected", "Make it text."))
+    return str(value)
+
+
+def _number(name: str, value: Any) -> float:
+    return as_real(name, unspelt(value), fits=lambda _: True)
+
+
+def _list(name: str, value: Any, each: Callable[[str, Any], Any]) -> list[Any]:
+    if not isinstance(value, list | tuple):
+        came = f"is {type(value).__name__}"
+        raise ArgumentError(message(name, came, "a list was expected", "Make it one."))
+    return [each(name, part) for part in value]
+
+
+# By the type of a field: its plain value.
+_KINDS: Mapping[Any, Callable[[str, Any], Any]] = {
+    int: as_whole,
+    float: _number,
+    str: _word,
+    list[float]: lambda name, value: _list(name, value, _number),
+    list[str]: lambda name, value: _list(name, value, _word),
+    list[Epoch]: lambda name, value: _list(name, value, lambda _, part: part),
+}
+
+
+def _plain(record: Epoch | History) -> dict[str, Any]:
+    """Return the fields of a record as JSON can hold them."""
+    values = {f.name: _KINDS[f.type](f.name, getattr(record, f.name)) for f in fields(record)}
+    found: dict[str, Any] = spelt(values)
+    return found
+
+
+def _read(kind: type[Epoch | History], values: Any) -> dict[str, Any]:
+    """Return the fields of a record from what JSON held."""
+    names = [f.name for f in fields(kind)]
+    if not isinstance(values, Mapping) or values.keys() != set(names):
+        came = f"has {sorted(map(str, values))[:20]}" if isinstance(values, Mapping) else "is none"
+        expected = f"{', '.join(names)} were expected"
+        raise ArgumentError(message("history", came, expected, "Pass what as_dict returned."))
+    return {f.name: _KINDS[f.type](f.name, values[f.name]) for f in fields(kind)}

@@ -21,10 +21,11 @@ from condens.training.batches import Batches, Noise, batch_size
 from condens.training.checkpoint import RunDirectory
 from condens.training.diagnostics import diagnose, remedies
 from condens.training.history import Epoch, History
-from condens.training.identity import check_same, identity
+from condens.training.identity import identity
 from condens.training.interruption import interruption
 from condens.training.objective import objective
 from condens.training.progress import Progress
+from condens.training.resumption import resume
 from condens.training.settings import Settings
 from condens.training.state import State
 
@@ -74,7 +75,7 @@ def train(
     Ctrl-C stops after the batch, with the state saved and `history.stopped == "interrupted"`;
     a second one stops at once.
     """
-    settings = Settings() if settings is None else settings
+    settings = Settings.given(settings)
     rows = Rows.given(data, "data")
     kept = rows.observed()
     held_out = None if validation is None else Rows.given(validation, "validation").observed()
@@ -335,8 +336,7 @@ class _Loop:
         if self.directory is None or loaded is None:
             return False
         tensors, values = loaded
-        check_same(self.directory.path, values["identity"], self.identity)
-        self.state.load(tensors, values)
+        resume(self.directory.path, self.state, tensors, values, self.identity)
         if not self.state.position["done"]:
             self.history.stopped = ""
         return True

@@ -69,7 +69,7 @@ def choose_components(
         most: the number to begin with.
         directory: where to keep the states of the runs, in a directory for each number.
     """
-    settings = Settings() if settings is None else settings
+    settings = Settings.given(settings)
     rows = Rows.given(data, "data").observed()
     held_out = None if validation is None else Rows.given(validation, "validation").observed()
     if held_out is None:

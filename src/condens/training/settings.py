@@ -1,16 +1,17 @@
 """How to train."""
 
+import math
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields
-from numbers import Integral, Real
 from typing import Any, Literal
 
 from condens.errors import ArgumentError, message
+from condens.scalars import as_choice, as_real, as_truth, as_whole, refused, spelt, unspelt
 
 Schedule = Literal["cosine", "plateau", "constant"]
 Bound = Literal["weighted", "uniform", "printed"]
 
-_WHOLE = ("epochs", "warmup_steps", "patience", "bound_epochs", "seed")
-_REAL = ("learning_rate", "weight_decay", "clip", "average", "validation_share", "entropy")
+_FIX = "Change it, or leave it out."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,7 +27,7 @@ class Settings:
             the validation loss stalls), or `constant`.
         warmup_steps: over which the rate rises from zero.
         weight_decay: of AdamW, on matrices only.
-        clip: largest norm of the gradient.
+        clip: largest norm of the gradient; infinity for any.
         condition_noise, target_noise: standard deviation of the noise added to each batch,
             in units of the standardised columns; "rule" is 1.06 · n^(−1/(4+m)) for m
             columns of condition and target together.
@@ -40,7 +41,8 @@ class Settings:
         start: `data` places the components on the targets first, `zero` is the report's, and
             `keep` goes on with a network as it is, its scales included.
         autocast: run the backbone in bfloat16.
-        seed: of everything random. The same seed and environment give the same bytes.
+        seed: of everything random, a whole number of 64 bits. The same seed and environment give
+            the same bytes.
     """
 
     epochs: int = 100
@@ -63,44 +65,9 @@ class Settings:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for kinds, number, expected in (
-            (_WHOLE, Integral, "a whole number was expected"),
-            (_REAL, Real, "a number was expected"),
-        ):
-            for name in kinds:
-                self._need(name, isinstance(getattr(self, name), number), expected)
-                # numpy's numbers become Python's, which JSON knows.
-                plain = int if number is Integral else float
-                object.__setattr__(self, name, plain(getattr(self, name)))
-        for name in ("epochs", "patience"):
-            self._need(name, getattr(self, name) >= 1, "at least 1 was expected")
-        size = self.batch_size
-        fits = size == "rule" or (isinstance(size, Integral) and int(size) >= 1)
-        self._need("batch_size", fits, '1 or more, or "rule", was expected')
-        object.__setattr__(self, "batch_size", size if size == "rule" else int(size))
-        for name in ("learning_rate", "clip"):
-            self._need(name, getattr(self, name) > 0, "a number above 0 was expected")
-        for name in ("warmup_steps", "weight_decay", "bound_epochs", "entropy"):
-            self._need(name, getattr(self, name) >= 0, "0 or more was expected")
-        for name in ("average", "validation_share"):
-            self._need(
-                name, 0 <= getattr(self, name) < 1, "a number from 0 to below 1 was expected"
-            )
-        for name in ("condition_noise", "target_noise"):
-            value = getattr(self, name)
-            fits = value == "rule" or (isinstance(value, int | float) and value >= 0)
-            self._need(name, fits, '0 or more, or "rule", was expected')
-        for name, choices in (
-            ("schedule", ("cosine", "plateau", "constant")),
-            ("bound", (None, "weighted", "uniform", "printed")),
-            ("start", ("data", "zero", "keep")),
-        ):
-            self._need(name, getattr(self, name) in choices, f"one of {choices} was expected")
-
-    def _need(self, name: str, fits: bool, expected: str) -> None:
-        if not fits:
-            came = f"is {getattr(self, name)!r}"
-            raise ArgumentError(message(name, came, expected, "Change it, or leave it out."))
+        for field in fields(self):
+            plain = _CHECKS[field.name](field.name, getattr(self, field.name))
+            object.__setattr__(self, field.name, plain)
 
     def __repr__(self) -> str:
         """Tell what differs from the defaults.
@@ -113,15 +80,102 @@ class Settings:
         return f"{type(self).__name__}({', '.join(told)})"
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the settings as plain values, for JSON."""
-        return asdict(self)
+        """Return the settings as plain values, for JSON, in which infinity is a word.
+
+        >>> Settings(clip=float("inf")).as_dict()["clip"]
+        'inf'
+        """
+        found: dict[str, Any] = spelt(asdict(self))
+        return found
 
     @classmethod
-    def from_dict(cls, values: dict[str, Any]) -> "Settings":
+    def from_dict(cls, values: Mapping[str, Any]) -> "Settings":
         """Return settings from `as_dict`; what is unknown is refused by name."""
-        known = {field.name for field in fields(cls)}
+        if not isinstance(values, Mapping):
+            came, expected = f"is {type(values).__name__}", "what as_dict returns was expected"
+            raise ArgumentError(message("settings", came, expected, "Pass a dictionary."))
+        known = [field.name for field in fields(cls)]
         for name in values:
             if name not in known:
                 expected = f"the settings are {', '.join(sorted(known))}"
                 raise ArgumentError(message(name, "is no setting", expected, "Check its name."))
-        return cls(**values)
+        return cls(**{name: unspelt(value) for name, value in values.items()})
+
+    @classmethod
+    def given(cls, settings: Any) -> "Settings":
+        """Return the settings that a user passed, the default ones for None.
+
+        >>> Settings.given({"epochs": 5})
+        Traceback (most recent call last):
+        condens.errors.ArgumentError: settings is a dict, but condens.training.Settings was \
+expected. Pass Settings(epochs=5).
+        """
+        if settings is None:
+            return cls()
+        if isinstance(settings, cls):
+            return settings
+        remedy = "Pass Settings(epochs=…), or leave it out."
+        if isinstance(settings, Mapping) and all(isinstance(name, str) for name in settings):
+            told = ", ".join(f"{name}={value!r}" for name, value in settings.items())
+            remedy = f"Pass Settings({told if len(told) < 200 else '…'})."
+        elif settings is cls:
+            remedy = "Call it: Settings()."
+        came = "is the class" if settings is cls else f"is a {type(settings).__name__}"
+        expected = "condens.training.Settings was expected"
+        raise ArgumentError(message("settings", came, expected, remedy))
+
+
+Check = Callable[[str, Any], Any]
+
+
+def _whole(least: int, most: int = 2**63 - 1) -> Check:
+    return lambda name, value: as_whole(name, value, least, most, fix=_FIX)
+
+
+def _real(expected: str, fits: Callable[[float], bool]) -> Check:
+    return lambda name, value: as_real(name, value, f"{expected} was expected", fits, fix=_FIX)
+
+
+def _choice(*choices: str | None) -> Check:
+    return lambda name, value: as_choice(name, value, choices, fix=_FIX)
+
+
+def _or_rule(check: Check, expected: str) -> Check:
+    def checked(name: str, value: Any) -> Any:
+        if isinstance(value, str) and value == "rule":
+            return "rule"
+        try:
+            return check(name, value)
+        except ArgumentError:
+            raise refused(name, value, f'{expected}, or "rule", was expected', _FIX) from None
+
+    return checked
+
+
+_POSITIVE = _real("a finite number above 0", lambda x: 0 < x < math.inf)
+_NOT_NEGATIVE = _real("a finite number from 0", lambda x: 0 <= x < math.inf)
+_SHARE = _real("a number from 0 to below 1", lambda x: 0 <= x < 1)
+_NOISE = _or_rule(_NOT_NEGATIVE, "a finite number from 0")
+
+# What every field may be, and the plain value it becomes.
+_CHECKS: Mapping[str, Check] = {
+    "epochs": _whole(1),
+    "batch_size": _or_rule(_whole(1), "a whole number from 1"),
+    "learning_rate": _POSITIVE,
+    "schedule": _choice("cosine", "plateau", "constant"),
+    "warmup_steps": _whole(0),
+    "weight_decay": _NOT_NEGATIVE,
+    "clip": _real("a number above 0", lambda x: x > 0),
+    "condition_noise": _NOISE,
+    "target_noise": _NOISE,
+    "average": _SHARE,
+    "validation_share": _SHARE,
+    "patience": _whole(1),
+    "bound": _choice(None, "weighted", "uniform", "printed"),
+    "bound_epochs": _whole(0),
+    "entropy": _NOT_NEGATIVE,
+    "start": _choice("data", "zero", "keep"),
+    "autocast": lambda name, value: as_truth(name, value, fix=_FIX),
+    # What torch's generators take.
+    "seed": _whole(-(2**63), 2**64 - 1),
+}

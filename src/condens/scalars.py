@@ -1,0 +1,118 @@
+"""Checks of single numbers and words: what a user passes becomes a plain value of Python.
+
+Plain values go into a file and come back equal: numpy's numbers become Python's, a whole number
+where a real one belongs becomes a float, and a truth value is no number.
+"""
+
+import math
+import reprlib
+from collections.abc import Callable, Mapping
+from numbers import Integral, Real
+from typing import Any
+
+from condens.errors import ArgumentError, message
+
+# What torch counts with.
+LARGEST = 2**63 - 1
+CHANGE = "Change it."
+# How numbers that JSON lacks are written.
+_WORDS = {"inf": math.inf, "-inf": -math.inf, "nan": math.nan}
+
+
+def as_whole(
+    name: str, value: Any, least: int = -LARGEST, most: int = LARGEST, *, fix: str = CHANGE
+) -> int:
+    """Return a whole number as an int.
+
+    >>> as_whole("depth", 0, 1)
+    Traceback (most recent call last):
+    condens.errors.ArgumentError: depth is 0, but at least 1 was expected. Change it.
+    """
+    if isinstance(value, bool) or not isinstance(value, Integral):
+        raise refused(name, value, "a whole number was expected", fix)
+    number = int(value)
+    if number < least:
+        raise refused(name, value, f"at least {least} was expected", fix)
+    if number > most:
+        raise refused(name, value, f"at most {most} was expected", fix)
+    return number
+
+
+def as_real(
+    name: str,
+    value: Any,
+    expected: str = "a finite number was expected",
+    fits: Callable[[float], bool] = math.isfinite,
+    *,
+    fix: str = CHANGE,
+) -> float:
+    """Return a number that fits as a float.
+
+    >>> as_real("lower", -5)
+    -5.0
+    """
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise refused(name, value, "a number was expected", fix)
+    try:
+        number = float(value)
+    except OverflowError:
+        raise refused(name, value, "a number of double precision was expected", fix) from None
+    if not fits(number):
+        raise refused(name, value, expected, fix)
+    return number
+
+
+def as_share(name: str, value: Any, *, fix: str = CHANGE) -> float:
+    """Return a share of a whole, from 0 to below 1.
+
+    >>> as_share("dropout", 0)
+    0.0
+    """
+    expected = "a share from 0 to below 1 was expected"
+    return as_real(name, value, expected, lambda number: 0 <= number < 1, fix=fix)
+
+
+def as_truth(name: str, value: Any, *, fix: str = CHANGE) -> bool:
+    """Return a truth value of Python's or numpy's as a bool."""
+    # By name: this layer does not import numpy, whose truth values are no bool.
+    if type(value).__name__ not in ("bool", "bool_"):
+        raise refused(name, value, "True or False was expected", fix)
+    return bool(value)
+
+
+def as_choice(name: str, value: Any, choices: tuple[str | None, ...], *, fix: str = CHANGE) -> Any:
+    """Return the choice that a word, or None, is."""
+    for choice in choices:
+        if value is choice or (isinstance(value, str) and value == choice):
+            return choice
+    raise refused(name, value, f"one of {choices} was expected", fix)
+
+
+def spelt(value: Any) -> Any:
+    """Return a value with the numbers that JSON lacks as words.
+
+    >>> spelt({"clip": float("inf"), "usage": [0.5, float("nan")]})
+    {'clip': 'inf', 'usage': [0.5, 'nan']}
+    """
+    if isinstance(value, Mapping):
+        return {key: spelt(part) for key, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [spelt(part) for part in value]
+    return str(float(value)) if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def unspelt(value: Any) -> Any:
+    """Return the number that a word of `spelt` stands for, and anything else as it is.
+
+    >>> unspelt("inf"), unspelt("rule"), unspelt(3)
+    (inf, 'rule', 3)
+    """
+    return _WORDS.get(value, value) if isinstance(value, str) else value
+
+
+def refused(name: str, value: Any, expected: str, fix: str = CHANGE) -> ArgumentError:
+    """Return the error for a value, which may be one that cannot be printed."""
+    # Python spells no integer of thousands of digits.
+    huge = isinstance(value, int) and value.bit_length() > 200
+    text = f"about 2^{value.bit_length()}" if huge else reprlib.repr(value)
+    return ArgumentError(message(name, f"is {text}", expected, fix))
