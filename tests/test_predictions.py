@@ -96,6 +96,7 @@ def test_score_is_the_share_of_variance():
     assert model.score(X, Y) == pytest.approx(1 - rest.mean(), abs=1e-12)
 
 
+@pytest.mark.filterwarnings("ignore:.*explained by no component")
 @pytest.mark.parametrize("kinds", [["positive"], ["positive", "count"]], ids=["positive", "both"])
 def test_calibrated_answers_take_little_longer(kinds):
     rng = np.random.default_rng(0)
