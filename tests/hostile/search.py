@@ -24,6 +24,7 @@ import resource
 import signal
 import sys
 import tempfile
+import time
 import traceback
 import warnings
 from dataclasses import dataclass, field
@@ -39,32 +40,38 @@ SEED = os.environ.get("CONDENS_HOSTILE_SEED", "0")
 DEATHS = 3
 # Bytes that a process may map: beyond, an allocation fails and the machine lives on.
 MEMORY = 16 << 30
+# Seconds of waiting for a second of computing, on a machine that has other things to do.
+WAITS = 10
 PRELOAD = ["condens.training", "condens.persistence", "condens.functional", "torch._dynamo"]
+
+Plain = int | float | bool | str | None
 
 REPORTS = []
 
 
-class Wrong(AssertionError):
+class Wrong(AssertionError):  # noqa: N818  (a verdict)
     """An answer that is not right."""
 
 
-class Refused(Exception):
+class Refused(Exception):  # noqa: N818  (a verdict)
     """A refusal that a property has looked at and found right."""
 
 
 class Draw:
     """The values of one case, by name, so that a report can tell them."""
 
-    def __init__(self, name, case, cases):
+    def __init__(self, name, case, cases, tell=lambda name, fact: None):
         key = f"{SEED}/{name}/{case}"
         self.random = random.Random(key)
         self.rng = np.random.default_rng(self.random.getrandbits(64))
         self.generator = torch.Generator().manual_seed(self.random.getrandbits(62))
         self.case, self.size = case, (case + 1) / cases
-        self.facts = {}
+        self.facts, self.tell = {}, tell
 
     def note(self, name, value):
-        self.facts[name] = value
+        """Keep a value by name, and tell it at once: the process may not live to the end."""
+        self.facts[name] = value if isinstance(value, Plain) else repr(value)[:200]
+        self.tell(name, self.facts[name])
         return value
 
     def choice(self, name, options):
@@ -107,7 +114,7 @@ class Report:
     def tried(self):
         return self.answered + self.refused + len(self.failures)
 
-    def add(self, case, outcome, facts, text):
+    def add(self, case, facts, outcome, text):
         if outcome == "answered":
             self.answered += 1
         elif outcome == "refused":
@@ -136,7 +143,7 @@ def property_of(cases, *, refusals=True, accepts=(), seconds=60.0):
     Args:
         refusals: whether a named error is an answer; not where the input is valid.
         accepts: errors that are documented beside those of condens.
-        seconds: a case may take.
+        seconds: of computing that a case may take.
     """
 
     def decorate(body):
@@ -178,18 +185,22 @@ def _run(report, context, what, seconds):
         process.start()
         theirs.close()
         case, facts, open_case, fate = what[2], {}, True, "died"
+        began, end = 0.0, time.monotonic() + WAITS * seconds
         try:
             while True:
-                if not ours.poll(seconds):
+                if not ours.poll(1.0):
+                    if _spent(process.pid) - began < seconds and time.monotonic() < end:
+                        continue
                     fate = f"did not come to an end in {seconds:g} s"
                     break
                 kind, *rest = ours.recv()
                 if kind == "begin":
                     (case,), facts, open_case = rest, {}, True
-                elif kind == "facts":
-                    (facts,) = rest
+                    began, end = _spent(process.pid), time.monotonic() + WAITS * seconds
+                elif kind == "fact":
+                    facts[rest[0]] = rest[1]
                 elif kind == "end":
-                    report.add(case, *rest)
+                    report.add(case, facts, *rest)
                     open_case = False
                 else:
                     open_case = False
@@ -205,8 +216,17 @@ def _run(report, context, what, seconds):
             code = process.exitcode
             fate += f" of {signal.Signals(-code).name}" if code < 0 else f" with exit code {code}"
         told = log.read_text(errors="replace").strip().splitlines() if log.exists() else []
-        report.add(case, "failed", facts, "\n".join([f"the process {fate}", *told[-12:]]))
+        report.add(case, facts, "failed", "\n".join([f"the process {fate}", *told[-12:]]))
     return case + 1, True
+
+
+def _spent(pid):
+    """Return the seconds that a process has computed, which other processes do not prolong."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:  # gone, or a system without
+        return 0.0
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def _work(module, name, first, pipe, log):
@@ -221,23 +241,17 @@ def _work(module, name, first, pipe, log):
     test = getattr(importlib.import_module(module), name)
     for case in range(first, test.cases):
         pipe.send(("begin", case))
-        draw = Draw(name, case, test.cases)
-        # Known to the parent even where the process dies in between.
-        draw.tell = lambda draw=draw: pipe.send(("facts", draw.facts))
+        draw = Draw(name, case, test.cases, lambda *fact: pipe.send(("fact", *fact)))
         torch.manual_seed(case)
         torch.distributions.Distribution.set_default_validate_args(True)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             outcome, text = _outcome(test, draw)
-        pipe.send(("end", outcome, {k: _short(v) for k, v in draw.facts.items()}, text))
+        pipe.send(("end", outcome, text))
     pipe.send(("done",))
     pipe.close()
     sys.stdout.flush()
     os._exit(0)
-
-
-def _short(value):
-    return value if isinstance(value, int | float | bool | str | None) else repr(value)[:200]
 
 
 def _outcome(test, draw):

@@ -7,12 +7,12 @@ import threading
 
 import pytest
 import torch
+from hostile import references
+from hostile.search import Refused, Wrong, finite, near, need, no_nan, property_of, refused
 
 from condens import GaussianMixture, functional, kernels
 from condens.errors import CondensError
 from condens.nn import HEADS, MixtureNetwork
-from hostile import references
-from hostile.search import Refused, Wrong, finite, near, need, no_nan, property_of, refused
 
 pytestmark = pytest.mark.slow
 
@@ -78,7 +78,9 @@ def leaves_of(d, sizes_and_views, dtype):
     leaves = [(0.6 * d.normal(*size)).to(dtype).requires_grad_() for size, _ in sizes_and_views]
     twins = [leaf.detach().double().requires_grad_() for leaf in leaves]
     views = [view(leaf) for leaf, (_, view) in zip(leaves, sizes_and_views, strict=True)]
-    plain = [view(twin).contiguous() for twin, (_, view) in zip(twins, sizes_and_views, strict=True)]
+    plain = [
+        view(twin).contiguous() for twin, (_, view) in zip(twins, sizes_and_views, strict=True)
+    ]
     return leaves, twins, views, plain
 
 
@@ -93,7 +95,6 @@ def test_losses_of_strided_views(d):
     leaves, twins, views, plain = leaves_of(d, parts, dtype)
     weights = d.normal(n).abs()
     door = d.choice("door", ["nll", "weighted_nll", "mean"])
-    d.tell()
     rows = references.nll(*plain)
     if door == "nll":
         got, expected = functional.nll(*views), rows
@@ -125,7 +126,6 @@ def test_losses_of_views_that_share_memory(d):
         parts = [base[:, s : s + w] for s, w in zip(starts, widths, strict=True)]
         return parts[0], parts[1], parts[2].unflatten(1, (k, dim)), parts[3].unflatten(1, (k, t))
 
-    d.tell()
     loss = kernels.weighted_nll if d.flag("fused") else lambda *v: functional.nll(*v).mean()
     expected = references.nll(*(v.contiguous() for v in views(twin))).mean()
     compare_gradients(d, [leaf], [twin], loss(*views(leaf)), expected, dtype)
@@ -145,9 +145,12 @@ def test_heads_with_strided_features_and_targets(d):
              {"features": (n, f), "target": (n, dim)}.items()]  # fmt: skip
     leaves, twins, views, plain = leaves_of(d, parts, dtype)
     weights = d.choice("weights", ["none", "plain", "strided"])
-    given = None if weights == "none" else d.normal(2 * n).abs()[:: 2 if weights == "strided" else 1][:n]
+    given = (
+        None
+        if weights == "none"
+        else d.normal(2 * n).abs()[:: 2 if weights == "strided" else 1][:n]
+    )
     door = d.choice("door", ["nll", "row_nll"])
-    d.tell()
     rows = references.mixture_nll(exact(plain[0]), plain[1])
     expected = rows.mean() if given is None else (rows * given).sum()
     if door == "nll":
@@ -197,7 +200,6 @@ def test_lengths_that_do_not_match(d):
         x, y = make(lengths["features"], f), make(lengths["target"], dim)
         w = make(lengths["weights"]).abs() if part == "weights" or d.flag("weighted") else None
         owner = MixtureNetwork(torch.nn.Identity(), head) if door == "network.nll" else head
-        d.tell()
         if door == "head.row_nll":
             refused(lambda: head.row_nll(x, y), door)
         else:
@@ -213,7 +215,6 @@ def test_lengths_that_do_not_match(d):
         right = shapes[part][axis]
         shapes[part][axis] = right + 1 if wrong == right or right != n else wrong
         given = {p: make(*shape) for p, shape in shapes.items()}
-        d.tell()
         torch_says_so(
             lambda: kernels.linear_nll(given["features"], given["weight"], given["bias"],
                                        given["target"], k, given["weights"].abs()),
@@ -228,7 +229,6 @@ def test_lengths_that_do_not_match(d):
         shapes[part][0] = wrong
         given = {p: make(*shape) for p, shape in shapes.items()}
         four = [given[p] for p in ("target", "logits", "means", "factors")]
-        d.tell()
         calls = {
             "nll": lambda: functional.nll(*four),
             "weighted_nll": lambda: kernels.weighted_nll(
@@ -254,8 +254,9 @@ def test_single_rows_broadcast_or_are_refused(d):
         size = {"many": shape, "one": (1, *shape[1:]), "axis-free": shape[1:]}[single[p]]
         given[p] = (0.3 * d.normal(*size)).to(dtype)
     door = d.choice("door", ["nll", "weighted_nll", "log_prob", "sample"])
-    d.tell()
-    wide = torch.broadcast_shapes(*(v.shape[: v.dim() - len(shapes[p]) + 1] for p, v in given.items()))
+    wide = torch.broadcast_shapes(
+        *(v.shape[: v.dim() - len(shapes[p]) + 1] for p, v in given.items())
+    )
     if door == "sample":
         # Tight components: every draw is at a mean.
         given["factors"][..., :dim] = 14.0
@@ -293,7 +294,6 @@ def test_sizes_of_zero(d):
     make = lambda *s: torch.zeros(*s, dtype=dtype, requires_grad=True)  # noqa: E731
     four = make(n, dim), make(n, k), make(n, k, dim), make(n, k, t)
     valid = k > 0 and dim > 0
-    d.tell()
     try:
         if door == "head":
             head = HEADS[d.choice("head", list(HEADS))](3, max(dim, 1), max(k, 1)).to(dtype)
@@ -350,7 +350,6 @@ def test_mixed_dtypes(d):
         exact["factors"].zero_()
         exact["factors"][..., :dim] = 12.0
     given = [exact[p].to(dtypes[p]) for p in shapes]
-    d.tell()
     try:
         if door in ("sample", "rsample"):
             draws = getattr(functional, door)(*given[1:], (5,))
@@ -422,7 +421,6 @@ def test_edits_between_forward_and_backward(d):
     got = call(*inputs.values())
     with torch.no_grad():
         inputs[edited].add_(1.0)
-    d.tell()
     try:
         found = torch.autograd.grad(got, list(inputs.values()))
     except RuntimeError as error:
@@ -469,7 +467,6 @@ def test_threads_give_their_memory_back(d):
     k, dim, n = d.integer("k", 8, 20), d.integer("dim", 15, 30), 300
     t = dim * (dim + 1) // 2
     given = [0.1 * d.normal(*s) for s in ((n, dim), (n, k), (n, k, dim), (n, k, t))]
-    d.tell()
 
     def work():
         inputs = [g.clone().requires_grad_() for g in given]
@@ -531,7 +528,6 @@ def test_huge_strides_and_offsets(d):
         span = sum((s - 1) * step for s, step in zip(shape, strides, strict=True))
         plans.append((shape, strides, d.random.randint(0, 399_999 - span)))
     d.note("plans", plans)
-    d.tell()
     views = [base.as_strided(*plan) for plan in plans]
     plain = [twin.as_strided(*plan).contiguous() for plan in plans]
     fused = d.flag("fused")
