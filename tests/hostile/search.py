@@ -94,6 +94,11 @@ class Draw:
         """Return ten to a power between low and high."""
         return self.note(name, 10.0 ** self.random.uniform(low, high))
 
+    def edge(self, name, low, high):
+        """Return ten to a power between low and high, every other time near one of the two."""
+        near_end = self.random.choice([(low, high), (low, low + 3), (high - 3, high)])
+        return self.power(name, *near_end)
+
     def normal(self, *shape, dtype=torch.float64):
         """Return standard normal numbers."""
         return torch.randn(*shape, generator=self.generator, dtype=torch.float64).to(dtype)
@@ -109,6 +114,7 @@ class Report:
     refused: int = 0
     failures: list = field(default_factory=list)
     given_up: bool = False
+    seconds: float = 0.0
 
     @property
     def tried(self):
@@ -191,7 +197,7 @@ def _run(report, context, what, seconds):
                 if not ours.poll(1.0):
                     if _spent(process.pid) - began < seconds and time.monotonic() < end:
                         continue
-                    fate = f"did not come to an end in {seconds:g} s"
+                    began, fate = began + seconds, f"did not come to an end in {seconds:g} s"
                     break
                 kind, *rest = ours.recv()
                 if kind == "begin":
@@ -203,10 +209,11 @@ def _run(report, context, what, seconds):
                     report.add(case, facts, *rest)
                     open_case = False
                 else:
-                    open_case = False
+                    (began,), open_case = rest, False
                     break
         except EOFError:
             pass
+        report.seconds += began
         if process.is_alive() and fate != "died":
             process.kill()
         process.join()
@@ -248,7 +255,7 @@ def _work(module, name, first, pipe, log):
             warnings.simplefilter("ignore")
             outcome, text = _outcome(test, draw)
         pipe.send(("end", outcome, text))
-    pipe.send(("done",))
+    pipe.send(("done", time.process_time()))
     pipe.close()
     sys.stdout.flush()
     os._exit(0)

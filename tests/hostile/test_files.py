@@ -81,7 +81,7 @@ def number(d, name, low=-8, high=8):
     return d.note(name, kind(value))
 
 
-@property_of(500)
+@property_of(300)
 def test_maps_survive_files(d):
     """Bounds given as any kind of number."""
     maps = []
@@ -101,7 +101,7 @@ def test_maps_survive_files(d):
         need(one == other and hash(one) == hash(other), f"{one} for {other}")
 
 
-@property_of(350)
+@property_of(250)
 def test_networks_survive_files(d):
     """Every parameter of every network, as any kind of number and text."""
     whole = d.choice("whole numbers", {"int": int, "int64": np.int64, "int32": np.int32})
@@ -159,7 +159,7 @@ SETTINGS = {
 }  # fmt: skip
 
 
-@property_of(60)
+@property_of(45)
 def test_regressors_survive_files(d):
     """Every parameter of a regressor, its settings and its calibration."""
     n = d.integer("rows", 30, 80)
@@ -248,7 +248,7 @@ def header(d):
     return made
 
 
-@property_of(24, seconds=20)
+@property_of(20, seconds=12)
 def test_large_headers_are_refused_quickly(d):
     """Whatever 15 MB a file begins with, it is refused in about a second."""
     with place() as folder:
@@ -285,7 +285,7 @@ def file_of(kind):
 KINDS = ["network", "maps", "ensemble", "regressor"]
 
 
-@property_of(900)
+@property_of(600)
 def test_damaged_files(d):
     """Bytes changed, lost, added or moved: the file is refused."""
     data = bytearray(file_of(d.choice("kind", KINDS)))
@@ -345,7 +345,7 @@ def change(d, document):
         parent.append(d.note("value", d.random.choice(VALUES)))
 
 
-@property_of(700)
+@property_of(400)
 def test_files_with_a_right_hash_and_wrong_contents(d):
     """A document or a tensor changed, and sealed again: refused, or a model that works."""
     kind = d.choice("kind", KINDS)
@@ -439,7 +439,7 @@ def run_state():
         return x, {file.name: file.read_bytes() for file in folder.iterdir()}
 
 
-@property_of(250)
+@property_of(180)
 def test_states_of_runs_with_wrong_contents(d):
     """A state with a right hash whose fields are changed or gone is refused by name."""
     x, files = run_state()

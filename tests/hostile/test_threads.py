@@ -29,10 +29,8 @@ def table(d, n):
 def job(d, x, y):
     """Return a function that fits from a seed alone, and its answer."""
     kind = d.choice("job", ["fit", "train", "auto", "members", "integer"])
-    options = {"epochs": 4, "batch_size": 16}
-    for name, value in (("condition_noise", 0.1), ("target_noise", 0.1)):
-        if d.flag(name, 0.3):
-            options[name] = value
+    noise = {name: 0.1 * d.flag(name, 0.3) for name in ("condition_noise", "target_noise")}
+    options = {"epochs": 4, "batch_size": 16, **noise}
     dropout = d.choice("dropout", [0.0, 0.2])
     settings = Settings(**options)
 
