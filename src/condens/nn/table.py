@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Generator, Tensor, nn
 
 from condens.errors import ArgumentError, ShapeError, message
 from condens.nn.backbone import MLP
@@ -39,6 +39,7 @@ class TableMLP(nn.Module):
         activation: its name.
         normalise: put a `LayerNorm` before the linear map of every block.
         dropout: share of a block's outputs set to zero in training.
+        generator: of the first weights; by default torch's.
 
     Shapes: [b, numeric + len(categories)] → [b, width].
 
@@ -58,6 +59,7 @@ class TableMLP(nn.Module):
         activation: str = "silu",
         normalise: bool = False,
         dropout: float = 0.0,
+        generator: Generator | None = None,
     ) -> None:
         super().__init__()
         _check_sizes(numeric, categories)
@@ -70,8 +72,11 @@ class TableMLP(nn.Module):
             "dropout": dropout,
         }
         known = [size - 1 for size in categories]
-        self.embeddings = nn.ParameterList(SMALL * torch.randn(n, embedding_size(n)) for n in known)
-        self.mlp = MLP(numeric + sum(map(embedding_size, known)), **self.options)  # type: ignore[arg-type]
+        self.embeddings = nn.ParameterList(
+            SMALL * torch.randn(n, embedding_size(n), generator=generator) for n in known
+        )
+        inputs = numeric + sum(map(embedding_size, known))
+        self.mlp = MLP(inputs, **self.options, generator=generator)  # type: ignore[arg-type]
         self.features = self.mlp.features
 
     def configuration(self) -> dict[str, Any]:
