@@ -14,7 +14,6 @@ import torch
 
 from condens.errors import RunDirectoryError
 from condens.training import train
-from condens.training.interruption import interruption
 
 VARIANTS = {
     "plain": ({}, {}),
@@ -181,14 +180,6 @@ class TestInterruption:
         before = signal.getsignal(signal.SIGINT)
         start(interrupt=0)
         assert signal.getsignal(signal.SIGINT) is before
-
-    def test_a_second_one_interrupts_at_once(self):
-        with interruption() as asked:
-            assert not asked.is_set()
-            signal.raise_signal(signal.SIGINT)
-            assert asked.is_set()
-            with pytest.raises(KeyboardInterrupt):
-                signal.raise_signal(signal.SIGINT)
 
     def test_other_threads_train_too(self):
         histories = []
