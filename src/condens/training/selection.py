@@ -89,6 +89,7 @@ def choose_components(
     return chosen
 
 
+@gradients()
 def select(
     make: Callable[[int], MixtureNetwork],
     data: Any,
@@ -115,7 +116,7 @@ def select(
         return run(network, rows, settings, validation=held_out, directory=place, **options)
 
     generator = Generator().manual_seed(settings.seed)
-    with gradients(), torch_seeded_by(generator):
+    with torch_seeded_by(generator):
         network = make(int(most))
     if not isinstance(network, MixtureNetwork):
         came, expected = f"returned a {type(network).__name__}", "a MixtureNetwork was expected"
