@@ -20,6 +20,7 @@ from condens.nn import HEADS, MLP, Ensemble, MixtureNetwork, TableMLP
 from condens.nn.randomness import Dropout, drawing_from, draws_from_torch, torch_seeded_by
 from condens.persistence import network_document, network_from
 from condens.training import Settings, choose_components, train
+from condens.training.threads import _limits, one_thread
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*component")
 THREADS, FITS = 4, 16
@@ -348,3 +349,52 @@ class TestWhoDraws:
         assert torch.equal(torch.get_rng_state(), before)
         with torch_seeded_by(Generator().manual_seed(1)):
             assert torch.equal(torch.rand(6), torch.cat([first, second]))
+
+
+@pytest.mark.skipif(_limits() is None, reason="this build of torch does not say")
+class TestOneThread:
+    @pytest.fixture(autouse=True)
+    def _two_threads(self):
+        before = torch.get_num_threads()
+        torch.set_num_threads(2)
+        yield
+        assert torch.get_num_threads() == 2
+        torch.set_num_threads(before)
+
+    def test_is_said_to_no_other_thread(self):
+        found = []
+
+        def look():
+            torch.zeros(3).add(1)
+            found.append(torch.get_num_threads())
+
+        with one_thread():
+            assert torch.get_num_threads() == 1
+            thread = threading.Thread(target=look)
+            thread.start()
+            thread.join()
+            with one_thread():
+                assert torch.get_num_threads() == 1
+            assert torch.get_num_threads() == 1
+        assert found == [2]
+
+    def test_is_taken_back_after_an_error(self):
+        with pytest.raises(LookupError), one_thread():
+            raise LookupError
+        assert torch.get_num_threads() == 2
+
+    @pytest.mark.parametrize(("width", "threads"), [(8, 1), (800, 2)])
+    def test_is_for_small_steps_and_not_for_callbacks(self, width, threads):
+        network = MixtureNetwork.of(2, 2, components=2, width=width, generator=Generator())
+        steps, callbacks = set(), set()
+        network.backbone.register_forward_hook(lambda *_: steps.add(torch.get_num_threads()))
+        settings = Settings(epochs=1, batch_size=20)
+        train(network, (X, Y), settings, callback=lambda _: callbacks.add(torch.get_num_threads()))
+        assert (steps, callbacks) == ({threads}, {2})
+
+    def test_the_bytes_of_a_small_fit_are_those_of_any_number(self):
+        found = fit("dropout", 0)
+        torch.set_num_threads(1)
+        expected = fit("dropout", 0)
+        torch.set_num_threads(2)
+        assert found == expected

@@ -34,6 +34,7 @@ from condens.training.readiness import (
 )
 from condens.training.settings import Settings
 from condens.training.state import State
+from condens.training.threads import SMALL, one_thread
 
 # Steps in a row with a loss or gradient that is not finite, before the weights go back.
 TRIES = 5
@@ -171,12 +172,19 @@ class _Loop:
         self.identity = {} if directory is None else identity(network, settings, rows, validation)
         if validation is None and settings.validation_share and len(rows) > 1:
             rows, validation = rows.split(settings.validation_share, settings.seed)
+        self.batch_size = batch_size(settings, len(rows))
+        weights = sum(parameter.numel() for parameter in network.parameters())
+        self.small = min(self.batch_size, len(rows)) * weights < SMALL
         self.state = State(network, settings)
         if not self._resume() and settings.start != "keep":
             generator = torch.Generator().manual_seed(settings.seed)
-            network.prepare(
-                rows.condition, rows.target, generator=generator, from_data=settings.start == "data"
-            )
+            with self._threads():
+                network.prepare(
+                    rows.condition,
+                    rows.target,
+                    generator=generator,
+                    from_data=settings.start == "data",
+                )
             self.state = State(network, settings)
         check_weights(network)
         self.foreign = draws_from_torch(network)
@@ -184,7 +192,6 @@ class _Loop:
             directory.begin_log(vars(epoch) for epoch in self.history.epochs)
         self.batches = Batches(network, rows)
         self.validation = self.batches if validation is None else Batches(network, validation)
-        self.batch_size = batch_size(settings, len(self.batches))
         self.noise = Noise(settings, self.batches.rows, network.condition_codes)
         self.history.rows, self.history.validation_rows = len(rows), len(validation or ())
         self.saved = time.monotonic()
@@ -198,10 +205,12 @@ class _Loop:
         position = self.state.position
         try:
             if not self.state.best:
-                self._consider(-1, self._validate())
+                with self._threads():
+                    self._consider(-1, self._validate())
             finished = position["done"]
             while not position["done"] and not self.interrupted.is_set():
-                epoch = self._epoch()
+                with self._threads():
+                    epoch = self._epoch()
                 if epoch is None:
                     continue
                 self._log(epoch)
@@ -221,7 +230,8 @@ class _Loop:
                 best = self.history
                 line.close(f"best validation {best.best_nll:.4g} in epoch {best.best_epoch + 1}")
         if position["done"]:
-            self.history.warnings = remedies(self._diagnose())
+            with self._threads():
+                self.history.warnings = remedies(self._diagnose())
         return self.history
 
     def _call(self, callback: Callable[[Epoch], object], epoch: Epoch) -> None:
@@ -230,6 +240,9 @@ class _Loop:
         except BaseException:
             self._save()  # what it has seen it need not see again
             raise
+
+    def _threads(self) -> AbstractContextManager[None]:
+        return one_thread() if self.small else nullcontext()
 
     def _loan(self) -> AbstractContextManager[None]:
         """Return the context in which the network may be called."""
