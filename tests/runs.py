@@ -4,6 +4,7 @@ They are forked from a server that has imported torch and done nothing else: rea
 that start in milliseconds. A test names one of the functions below as what to run.
 """
 
+import json
 import multiprocessing
 import os
 import signal
@@ -26,7 +27,9 @@ def process(function, *arguments):
     """Run a function of this file in another process; kill it in the end."""
     context = multiprocessing.get_context("forkserver")
     # The second is what torch imports when the first optimiser is made.
-    context.set_forkserver_preload(["condens.training", "torch._dynamo"])
+    context.set_forkserver_preload(
+        ["condens.estimator", "condens.inference", "sklearn.model_selection", "torch._dynamo"]
+    )
     started = context.Process(target=function, args=arguments)
     started.start()
     try:
@@ -186,6 +189,88 @@ def run(out, directory=None, changes=None, options=None, events=None):
     )
     record = {"weights": trained.state_dict(), "history": history.as_dict()}
     torch.save(record, f"{out}.part")
+    Path(f"{out}.part").rename(out)
+
+
+class Alarm(torch.nn.Module):
+    """A backbone that interrupts its own process at a moment, by real signals."""
+
+    features = 2
+    MOMENTS = {  # noqa: RUF012
+        "first validation": lambda self: not self.training and not self.steps,
+        "first batch": lambda self: self.steps == 1,
+        "middle": lambda self: self.steps == 10,
+        "validation": lambda self: not self.training and self.steps == 12,
+        "last validation": lambda self: not self.training and self.steps == 24,
+        "calibration": lambda self: self.weight.dtype == torch.float64,
+    }
+
+    def __init__(self, moment, signals):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.ones(2))
+        self.moment, self.signals, self.steps = moment, signals, 0
+
+    def forward(self, condition):
+        self.steps += self.training
+        if self.moment in self.MOMENTS and self.MOMENTS[self.moment](self):
+            signals, self.signals = self.signals, 0
+            for _ in range(signals):
+                os.kill(os.getpid(), signal.SIGINT)
+        return self.weight * condition
+
+
+def interrupted_fit(out, door, moment, signals=1, fitted=False):
+    """Fit through some door of `MDNRegressor`, interrupt it at a moment, write what came of it.
+
+    An epoch has 4 steps. The moment "parent" leaves the signal to the parent process.
+    """
+    from sklearn.model_selection import GridSearchCV, cross_val_score
+
+    from condens import MDNRegressor
+    from condens.inference import posterior
+
+    torch.set_num_threads(1)
+    x, y = (t.double().numpy() for t in problem(160)["data"])
+    endless = 10**6 if moment == "parent" else 6
+    given = Settings(epochs=endless, patience=endless, batch_size=32, validation_share=0.2)
+    made = []
+
+    def make(columns):
+        made.append(1)
+        if moment == "making":
+            os.kill(os.getpid(), signal.SIGINT)
+        Path(f"{out}.ready").touch()
+        return Alarm(moment, signals)
+
+    model = MDNRegressor(2, settings=given, random_state=0, backbone=make)
+    if fitted:
+        model.set_params(backbone=None).fit(x, y).set_params(backbone=make)
+    before = vars(model).copy()
+    doors = {
+        "fit": lambda: model.fit(x, y),
+        "calibrated": lambda: model.set_params(calibration_fraction=0.3).fit(x, y),
+        "cross_val_score": lambda: cross_val_score(model, x, y, cv=3),
+        "GridSearchCV": lambda: GridSearchCV(model, {"n_components": [1, 2]}, cv=2).fit(x, y),
+        "auto": lambda: model.set_params(n_components="auto").fit(x, y),
+        "members": lambda: model.set_params(n_members=3, n_components="auto").fit(x, y),
+        "posterior": lambda: Path(f"{out}.ready").touch() or posterior(y, x, settings=given),
+    }
+    result = {"raised": None}
+    try:
+        doors[door]()
+    except KeyboardInterrupt as error:
+        result["raised"] = str(error)
+    held = vars(model)
+    result["made"] = len(made)
+    result["handler"] = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    result["as before"] = all(held[name] is value for name, value in before.items())
+    result["new"] = sorted(held.keys() - before.keys())
+    if "network_" in held:
+        result["stopped"] = model.history_.stopped
+        result["epochs"] = len(model.history_.epochs)
+        result["best"] = model.history_.best_epoch
+        result["score"] = float(model.score_samples(x, y).mean())
+    Path(f"{out}.part").write_text(json.dumps(result))
     Path(f"{out}.part").rename(out)
 
 

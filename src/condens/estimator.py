@@ -2,7 +2,6 @@
 
 import copy
 import os
-import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -12,7 +11,7 @@ import torch
 from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.metrics import r2_score
 from sklearn.utils.validation import check_is_fitted
-from torch import Tensor, nn
+from torch import Generator, Tensor, nn
 
 from condens import persistence, regressor_file
 from condens.conformal import Calibration, Region
@@ -28,15 +27,10 @@ from condens.parameters import (
 )
 from condens.predictions import BLOCK, Array, Predictions, draw_seed
 from condens.tables import Tables
-from condens.training import (
-    History,
-    Settings,
-    choose_components,
-    suited_components,
-    suited_settings,
-    train,
-)
-from condens.training.loop import KEPT
+from condens.training import History, Settings, suited_components, suited_settings
+from condens.training.interruption import how_far, interruption
+from condens.training.loop import KEPT, gradients, run, tell
+from condens.training.selection import select
 
 # The rate of `partial_fit`, a share of that of `fit`, which falls to zero.
 STREAM = 0.1
@@ -135,6 +129,10 @@ class MDNRegressor(Tables, Predictions, RegressorMixin, BaseEstimator):  # type:
         """Fit to rows of X, [n, F], and y, [n] or [n, D].
 
         Arrays, lists, tensors, pandas or polars frames. Rows of weight zero are left out.
+
+        Ctrl-C ends it after the batch by `KeyboardInterrupt`, so that searches and loops around
+        it end too. The model keeps the best weights so far, ready to predict; before the first
+        epoch has made any it is left as it was.
         """
         check_parameter("warm_start", self.warm_start)
         keep = bool(self.warm_start) and self.__sklearn_is_fitted__()
@@ -268,13 +266,17 @@ class MDNRegressor(Tables, Predictions, RegressorMixin, BaseEstimator):  # type:
         """Fit to X, y and weights, or leave the model as it was."""
         before = dict(self.__dict__)
         try:
-            self._fit_rows(*table, settings=settings, keep=keep)
+            with gradients():
+                self._fit_rows(*table, settings=settings, keep=keep)
+            tell(self.history_, stacklevel=4, default_components=self.n_components is None)
         except TrainingError as error:
             self.__dict__ = before
             kept = "The model is as it was before; what to lower or add is in settings=Settings(…)."
             raise TrainingError(str(error).replace(KEPT, kept)) from None
-        except BaseException:
-            self.__dict__ = before
+        except BaseException as error:
+            trained = self.__dict__.get("network_") is not before.get("network_")
+            if not (trained and isinstance(error, KeyboardInterrupt)):
+                self.__dict__ = before
             raise
         return self
 
@@ -299,35 +301,39 @@ class MDNRegressor(Tables, Predictions, RegressorMixin, BaseEstimator):  # type:
         if self.calibration_fraction:
             rows, held_out = rows.split(self.calibration_fraction, seed)
         settings = suited_settings(len(rows)) if settings is None else settings
-        if keep:
-            network: DensityNetwork = copy.deepcopy(self.network_).float()
-            settings = replace(settings, seed=seed, start="keep")
-            history = train(network, rows, settings, progress=self.verbose)
-        else:
-            network, history = self._train(rows, replace(settings, seed=seed))
+        with interruption() as asked:
+            if keep:
+                network: DensityNetwork = copy.deepcopy(self.network_).float()
+                settings = replace(settings, seed=seed, start="keep")
+                history = run(network, rows, settings, progress=self.verbose)
+            else:
+                network, history = self._train(rows, replace(settings, seed=seed))
+        if asked.is_set() and history.best_epoch < 0:
+            told = f"fit was interrupted {how_far(history)}. The model is as it was."
+            raise KeyboardInterrupt(told)
         history.rows_left_out = len(given) - len(rows) - len(held_out or ())
-        # In double precision a row has the same density in whatever batch it comes.
-        self.network_, self.history_, self.seed_ = network.double().eval(), history, seed
         self.__dict__.pop("calibration_", None)
+        # In double precision a row has the same density in whatever batch it comes. At once, so
+        # that no signal comes between.
+        fitted = {"network_": network.double().eval(), "history_": history, "seed_": seed}
+        self.__dict__.update(fitted)
+        if asked.is_set():
+            raise KeyboardInterrupt(f"fit was interrupted {how_far(history)}. The model has them.")
         if held_out is not None:
             self._calibrate(held_out)
 
     def _train(self, rows: Rows, settings: Settings) -> tuple[DensityNetwork, History]:
         """Make networks and train them; find the number of components, if that is asked for."""
         count: Any = self.n_components or suited_components(len(rows))
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(settings.seed)
-            if count == "auto":
-                make = partial(make_network, self)
-                chosen = choose_components(make, rows, settings, progress=self.verbose)
-                if self.n_members == 1:
-                    return chosen.network, chosen.history
-                count = chosen.network.head.components
-            network = make_networks(self, count)
-        with warnings.catch_warnings():
-            if self.n_components is None:  # not their choice: some data need one only
-                warnings.filterwarnings("ignore", "Nearly all weight is on one")
-            return network, train(network, rows, settings, progress=self.verbose)
+        generator = Generator().manual_seed(settings.seed)
+        if count == "auto":
+            make = partial(make_network, self, generator=generator)
+            chosen = select(make, rows, settings, progress=self.verbose)
+            if self.n_members == 1:
+                return chosen.network, chosen.history
+            count = chosen.network.head.components
+        network = make_networks(self, count, generator=generator)
+        return network, run(network, rows, settings, progress=self.verbose)
 
     def _calibrate(self, rows: Rows) -> None:
         self.calibration_ = Calibration.of(self._densities(rows.condition), rows.target)

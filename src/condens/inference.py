@@ -1,6 +1,5 @@
 """Amortised posteriors: densities of a simulator's parameters given what it would observe."""
 
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from numbers import Integral
@@ -18,7 +17,9 @@ from condens.errors import ArgumentError, DimensionError, NotFiniteError, ShapeE
 from condens.maps import Map, Real
 from condens.nn import MixtureNetwork
 from condens.parameters import check_parameter, choose_maps
-from condens.training import History, Settings, suited_components, suited_settings, train
+from condens.training import History, Settings, suited_components, suited_settings
+from condens.training.interruption import how_far, interruption
+from condens.training.loop import gradients, run, tell
 
 
 @dataclass(frozen=True)
@@ -106,6 +107,8 @@ def posterior(
             `random_state`.
         random_state: a seed, for the same bytes every time.
 
+    Ctrl-C ends it after the batch by `KeyboardInterrupt`.
+
     >>> theta = 2 * torch.rand(300, 2, generator=Generator().manual_seed(0)) - 1
     >>> learnt = posterior(theta, theta.sum(1), settings=Settings(epochs=20), names=["a", "b"])
     >>> learnt.given([1.5])
@@ -135,18 +138,19 @@ def posterior(
     settings = suited_settings(len(rows)) if settings is None else Settings.given(settings)
     components = suited_components(len(rows)) if n_components is None else n_components
     maps = _maps(target_transform, given)
-    with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
-        torch.manual_seed(random_state)
+    with gradients(), interruption() as asked:
         network = MixtureNetwork.of(
             rows.condition.shape[1],
             rows.target.shape[1],
             components=components,
             names=given.names,
             maps=maps,
+            generator=Generator().manual_seed(random_state),
         )
-        if n_components is None:  # not their choice: some data need one only
-            warnings.filterwarnings("ignore", "Nearly all weight is on one")
-        history = train(network, rows, replace(settings, seed=random_state))
+        history = run(network, rows, replace(settings, seed=random_state))
+    if asked.is_set():
+        raise KeyboardInterrupt(f"posterior was interrupted {how_far(history)}.")
+    tell(history, stacklevel=3, default_components=n_components is None)
     return AmortisedPosterior(network.double().eval(), seen.shape[1:], history, observed)
 
 

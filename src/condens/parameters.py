@@ -4,13 +4,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from numbers import Integral, Real
 from typing import Any
 
-import torch
-from torch import nn
+from torch import Generator, nn
 
 from condens import map_choice, maps
 from condens.errors import ArgumentError, DimensionError, ShapeError, message
 from condens.maps import Map
 from condens.nn import HEADS, DensityNetwork, Ensemble, MixtureNetwork
+from condens.nn.randomness import torch_seeded_by
 from condens.persistence import network_document
 from condens.training import Settings
 
@@ -131,8 +131,11 @@ def choose_maps(
     )
 
 
-def make_network(model: Any, components: int) -> MixtureNetwork:
-    """Return a network for the columns that a regressor has read, not trained."""
+def make_network(model: Any, components: int, *, generator: Generator) -> MixtureNetwork:
+    """Return a network for the columns that a regressor has read, not trained.
+
+    A backbone of the user's is made with torch's generator seeded by this one.
+    """
     columns, codes = model.encoder_.columns, model.encoder_.categories
     real = all(isinstance(own, maps.Real) for own in model.maps_)
     if model.covariance == "low_rank" and not real:
@@ -153,20 +156,23 @@ def make_network(model: Any, components: int) -> MixtureNetwork:
             depth=int(model.depth),
             dropout=float(model.dropout),
             categories=codes,
+            generator=generator,
             **options,
         )
-    backbone, features = _make_backbone(model.backbone, columns)
-    head = HEADS[model.covariance](features, model.n_targets_, int(components))
+    with torch_seeded_by(generator):
+        backbone, features = _make_backbone(model.backbone, columns)
+    head = HEADS[model.covariance](features, model.n_targets_, int(components), generator=generator)
     return MixtureNetwork(
         backbone, head, condition_columns=columns, condition_codes=len(codes), **options
     )
 
 
-def make_networks(model: Any, components: int) -> DensityNetwork:
+def make_networks(model: Any, components: int, *, generator: Generator) -> DensityNetwork:
     """Return a network, or an ensemble where several members are asked for."""
     if model.n_members == 1:
-        return make_network(model, components)
-    return Ensemble([make_network(model, components) for _ in range(model.n_members)])
+        return make_network(model, components, generator=generator)
+    members = range(model.n_members)
+    return Ensemble([make_network(model, components, generator=generator) for _ in members])
 
 
 def check_kept(model: Any) -> None:
@@ -179,8 +185,7 @@ def check_kept(model: Any) -> None:
     if components is None or components == "auto":
         first = fitted.members[0] if isinstance(fitted, Ensemble) else fitted
         components = first.head.components
-    with torch.random.fork_rng(devices=[]):
-        asked = make_networks(model, components).double()
+    asked = make_networks(model, components, generator=Generator()).double()
     ours, theirs = (set(_leaves(network_document(network))) for network in (asked, fitted))
     if ours != theirs:
         raise _changed(min(ours ^ theirs, key=str)[0])

@@ -167,7 +167,7 @@ class TestCodes:
         torch.manual_seed(0)
         data = Rows(rows(5000, 2, [4, 6]), torch.zeros(5000, 1))
         noise = Noise(Settings(condition_noise=0.5), data, codes=2)
-        noisy = noise.add(data)
+        noisy = noise.add(data, torch.Generator().manual_seed(0))
         assert torch.equal(noisy.condition[:, 2:], data.condition[:, 2:])
         change = noisy.condition[:, :2] - data.condition[:, :2]
         assert change.std().item() == pytest.approx(0.5, rel=0.05)

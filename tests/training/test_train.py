@@ -485,14 +485,15 @@ class TestNoise:
         rows = Rows(torch.zeros(20_000, 2), torch.zeros(20_000, 2))
         rows.target[::2, 0] = NAN
         noise = Noise(short(condition_noise=0.5, target_noise=0.2), rows)
-        noisy = noise.add(rows)
+        noisy = noise.add(rows, torch.Generator().manual_seed(0))
         assert noisy.condition.std().item() == pytest.approx(0.5, rel=0.03)
         assert noisy.target[:, 1].std().item() == pytest.approx(0.2, rel=0.03)
         assert torch.equal(noisy.target.isnan(), rows.target.isnan())
 
     def test_none_by_zero_and_none_on_whole_numbers(self):
         rows = Rows(torch.zeros(5, 2, dtype=torch.long), torch.zeros(5, 2))
-        noisy = Noise(short(condition_noise=0.5, target_noise=0.0), rows).add(rows)
+        noise = Noise(short(condition_noise=0.5, target_noise=0.0), rows)
+        noisy = noise.add(rows, torch.Generator())
         assert torch.equal(noisy.condition, rows.condition)
         assert noisy.target is rows.target
 

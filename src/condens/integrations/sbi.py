@@ -16,14 +16,13 @@ torch.Size([5, 2])
 
 import copy
 import math
-import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial, wraps
 from typing import Any, Literal, ParamSpec
 
 import torch
-from torch import Tensor, nn
+from torch import Generator, Tensor, nn
 
 from condens.distribution import GaussianMixture
 from condens.errors import (
@@ -37,7 +36,9 @@ from condens.functional import triangular
 from condens.low_rank import LowRankMixture
 from condens.nn import HEADS, MLP, MixtureNetwork
 from condens.scalars import as_share, as_whole
-from condens.training import History, Settings, suited_components, suited_settings, train
+from condens.training import History, Settings, suited_components, suited_settings
+from condens.training.interruption import how_far, interruption
+from condens.training.loop import gradients, run, tell
 
 try:
     from sbi.inference.trainers.nle.nle_base import LikelihoodEstimatorTrainer
@@ -151,8 +152,15 @@ class Builder:
         estimator.net.prepare(condition, target)
         return estimator
 
-    def make(self, theta: Tensor, x: Tensor, num_components: int | None = None) -> CondensEstimator:
-        """Return an estimator of the right shapes."""
+    def make(
+        self,
+        theta: Tensor,
+        x: Tensor,
+        num_components: int | None = None,
+        *,
+        generator: Generator | None = None,
+    ) -> CondensEstimator:
+        """Return an estimator of the right shapes; its weights are torch's draws by default."""
         for name, given in (("theta", theta), ("x", x)):
             if given.dim() < 2:
                 came, expected = f"has shape {list(given.shape)}", "[rows, …] was expected"
@@ -161,8 +169,9 @@ class Builder:
         shape, columns = target.shape[1:], condition.shape[1:].numel()
         asked = num_components if self.n_components is None else self.n_components
         components = suited_components(len(theta)) if asked is None else asked
-        head = HEADS[self.covariance](self.width, shape.numel(), components)
-        net = MixtureNetwork(self._backbone(condition), head, condition_columns=columns)
+        head = HEADS[self.covariance](self.width, shape.numel(), components, generator=generator)
+        backbone = self._backbone(condition, generator)
+        net = MixtureNetwork(backbone, head, condition_columns=columns)
         return CondensEstimator(net, shape, condition.shape[1:])
 
     def rows(self, theta: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
@@ -170,8 +179,10 @@ class Builder:
         condition, target = (x, theta) if self.of == "theta" else (theta, x)
         return condition.flatten(1), target.flatten(1)
 
-    def _backbone(self, condition: Tensor) -> nn.Module:
-        layers = partial(MLP, width=self.width, depth=self.depth, dropout=self.dropout)
+    def _backbone(self, condition: Tensor, generator: Generator | None) -> nn.Module:
+        layers = partial(
+            MLP, width=self.width, depth=self.depth, dropout=self.dropout, generator=generator
+        )
         if self.embedding_net is None:
             return layers(condition[0].numel())
         embedding = nn.Sequential(
@@ -257,20 +268,27 @@ def fit(
 
     Args:
         inference: an NPE or NLE made with `density_estimator(…)`, with simulations appended.
-        settings: see `Settings`; by default what suits the number of simulations.
+        settings: see `Settings`; by default what suits the number of simulations. Their seed is
+            that of the first weights too.
         progress: show a line; by default where stderr is a terminal.
+
+    Ctrl-C ends it after the batch by `KeyboardInterrupt`; the trainer has the best weights so
+    far, if there are any.
     """
     builder = _builder(inference)
     theta, x, _ = inference.get_simulations()
-    asked = getattr(inference, "_num_components", None)  # NPE-A's
-    estimator = builder.make(theta, x, asked).to(inference._device)
+    components = getattr(inference, "_num_components", None)  # NPE-A's
     settings = suited_settings(len(theta)) if settings is None else Settings.given(settings)
-    with warnings.catch_warnings():
-        if builder.n_components is None:  # not their choice: some data need one only
-            warnings.filterwarnings("ignore", "Nearly all weight is on one")
-        rows = builder.rows(theta, x)
-        estimator.history = train(estimator.net, rows, settings, progress=progress)
-    inference._neural_net = estimator.eval()
+    with gradients(), interruption() as asked:
+        generator = Generator().manual_seed(settings.seed)
+        estimator = builder.make(theta, x, components, generator=generator).to(inference._device)
+        history = run(estimator.net, builder.rows(theta, x), settings, progress=progress)
+    estimator.history = history
+    if not asked.is_set() or history.best_epoch >= 0:
+        inference._neural_net = estimator.eval()
+    if asked.is_set():
+        raise KeyboardInterrupt(f"fit was interrupted {how_far(history)}.")
+    tell(history, stacklevel=3, default_components=builder.n_components is None)
     return estimator
 
 

@@ -161,9 +161,7 @@ def from_outputs(
     return value
 
 
-def partial(
-    *inputs: Tensor, reach: float, gradients: bool
-) -> tuple[Tensor, tuple[Tensor, ...]]:
+def partial(*inputs: Tensor, reach: float, gradients: bool) -> tuple[Tensor, tuple[Tensor, ...]]:
     """Return the log density of the entries that are not NaN [R], and its gradients if wanted.
 
     Latents from `reach` on count as infinitely far. Shapes: target [R, D], logits [R, K],

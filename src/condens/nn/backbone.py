@@ -6,9 +6,10 @@ Any module that maps a batch of conditions to features [b, F] will do; `MLP` is 
 from collections.abc import Callable
 from typing import Any, ClassVar
 
-from torch import Tensor, nn
+from torch import Generator, Tensor, nn
 
 from condens.errors import ArgumentError, message
+from condens.nn.randomness import Dropout, linear
 from condens.scalars import as_share, as_truth, as_whole
 
 ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
@@ -29,6 +30,7 @@ class MLP(nn.Module):
         activation: one of `silu`, `relu`, `tanh`, `gelu`.
         normalise: put a `LayerNorm` before the linear map of every block.
         dropout: share of a block's outputs set to zero in training.
+        generator: of the first weights; by default torch's.
 
     Shapes: [b, C] → [b, width].
 
@@ -48,6 +50,7 @@ class MLP(nn.Module):
         activation: str = "silu",
         normalise: bool = False,
         dropout: float = 0.0,
+        generator: Generator | None = None,
     ) -> None:
         super().__init__()
         if not isinstance(activation, str) or activation not in ACTIVATIONS:
@@ -67,8 +70,8 @@ class MLP(nn.Module):
             "dropout": dropout,
         }
         act = ACTIVATIONS[activation]
-        blocks = [_Block(width, act(), normalise, dropout) for _ in range(depth - 1)]
-        self.layers = nn.Sequential(nn.Linear(inputs, width), act(), *blocks)
+        blocks = [_Block(width, act(), normalise, dropout, generator) for _ in range(depth - 1)]
+        self.layers = nn.Sequential(linear(inputs, width, generator), act(), *blocks)
         self.inputs, self.features = inputs, width
 
     def configuration(self) -> dict[str, Any]:
@@ -86,11 +89,18 @@ class MLP(nn.Module):
 
 
 class _Block(nn.Module):
-    def __init__(self, width: int, activation: nn.Module, normalise: bool, dropout: float) -> None:
+    def __init__(
+        self,
+        width: int,
+        activation: nn.Module,
+        normalise: bool,
+        dropout: float,
+        generator: Generator | None,
+    ) -> None:
         super().__init__()
         before = [nn.LayerNorm(width)] if normalise else []
-        after = [nn.Dropout(dropout)] if dropout else []
-        self.change = nn.Sequential(*before, nn.Linear(width, width), activation, *after)
+        after = [Dropout(dropout)] if dropout else []
+        self.change = nn.Sequential(*before, linear(width, width, generator), activation, *after)
 
     def forward(self, features: Tensor) -> Tensor:
         changed: Tensor = self.change(features)

@@ -4,12 +4,13 @@ A head is a linear layer and the meaning of its outputs. Every scale has a floor
 factor, σ = floor + exp(−u), so that the density stays normalised and bounded.
 """
 
+import copy
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any, ClassVar, Self
 
 import torch
-from torch import Tensor, nn
+from torch import Generator, Tensor, nn
 
 from condens.distribution import GaussianMixture
 from condens.errors import ArgumentError, message
@@ -21,6 +22,7 @@ from condens.kernels.checks import check, check_strided, check_weights
 from condens.kernels.head import Layout
 from condens.kernels.passes import weighted_sum
 from condens.low_rank import LowRankMixture
+from condens.nn.randomness import linear
 from condens.nn.start import Start
 from condens.tracing import anywhere, checks_values
 
@@ -40,12 +42,19 @@ class Head(nn.Module, ABC):
         dimensions: D.
         components: K.
         floor: added to every scale, in units of the standardised target.
+        generator: of the first weights; by default torch's.
     """
 
     structure: ClassVar[str]
 
     def __init__(
-        self, features: int, dimensions: int, components: int = 10, *, floor: float = FLOOR
+        self,
+        features: int,
+        dimensions: int,
+        components: int = 10,
+        *,
+        floor: float = FLOOR,
+        generator: Generator | None = None,
     ) -> None:
         super().__init__()
         for name, value, least in (
@@ -62,7 +71,7 @@ class Head(nn.Module, ABC):
             int(components),
             float(floor),
         )
-        self.linear = nn.Linear(features, components * (1 + dimensions) + self._scale_outputs)
+        self.linear = linear(features, self._outputs, generator)
         with torch.no_grad():
             self.linear.weight.mul_(GAIN)
             self.linear.bias.zero_()
@@ -79,6 +88,10 @@ class Head(nn.Module, ABC):
             "components": int(self.components),
             "floor": float(self.floor),
         }
+
+    @property
+    def _outputs(self) -> int:
+        return self.components * (1 + self.dimensions) + self._scale_outputs
 
     @property
     @abstractmethod
@@ -179,7 +192,11 @@ class Head(nn.Module, ABC):
 
     def _of(self, components: int) -> Self:
         """Return a new head that differs in the number of components only."""
-        return type(self)(**{**self.configuration(), "components": components})
+        made = copy.deepcopy(self)
+        made.components = components
+        # From a generator of no account: its numbers are written over.
+        made.linear = linear(self.linear.in_features, made._outputs, Generator())
+        return made
 
     def _split(self, outputs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         first, second = self.components, self.components * (1 + self.dimensions)

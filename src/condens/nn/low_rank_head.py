@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Generator, Tensor
 
 from condens.functional import low_rank
 from condens.functional.low_rank_algebra import Parameters
@@ -26,6 +26,7 @@ class LowRankHead(Head):
         components: K.
         floor: added to every s, in units of the standardised target.
         rank: r.
+        generator: of the first weights; by default torch's.
     """
 
     structure = "low_rank"
@@ -38,9 +39,10 @@ class LowRankHead(Head):
         *,
         floor: float = FLOOR,
         rank: int = 5,
+        generator: Generator | None = None,
     ) -> None:
         self.rank = rank
-        super().__init__(features, dimensions, components, floor=floor)
+        super().__init__(features, dimensions, components, floor=floor, generator=generator)
 
     def configuration(self) -> dict[str, Any]:
         """Return the arguments that make another one like this."""

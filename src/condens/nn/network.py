@@ -71,11 +71,13 @@ class MixtureNetwork(DensityNetwork):
         categories: Sequence[int] = (),
         names: Sequence[str] | None = None,
         maps: Sequence[Map] | None = None,
+        generator: Generator | None = None,
     ) -> Self:
         """Return an MLP with a head, for vectors of `conditions` and `targets` numbers.
 
         `rank` is for the structure `low_rank`. With `categories`, which are those of a
-        `TableMLP`, the last columns are codes.
+        `TableMLP`, the last columns are codes. The first weights come from the `generator`, by
+        default torch's.
         """
         if structure not in HEADS:
             remedy = f"Choose one of {', '.join(HEADS)}."
@@ -83,15 +85,22 @@ class MixtureNetwork(DensityNetwork):
                 message("structure", f"is {structure!r}", "it names no head", remedy)
             )
         codes = len(categories)
+        layers: dict[str, Any] = {
+            "width": width,
+            "depth": depth,
+            "normalise": normalise,
+            "dropout": dropout,
+            "generator": generator,
+        }
         backbone = (
-            TableMLP(
-                conditions - codes, categories, width, depth, normalise=normalise, dropout=dropout
-            )
+            TableMLP(conditions - codes, categories, **layers)
             if codes
-            else MLP(conditions, width, depth, normalise=normalise, dropout=dropout)
+            else MLP(conditions, **layers)
         )
         options = {"rank": rank} if structure == "low_rank" else {}
-        head = HEADS[structure](width, targets, components, floor=floor, **options)
+        head = HEADS[structure](
+            width, targets, components, floor=floor, generator=generator, **options
+        )
         return cls(
             backbone,
             head,

@@ -6,7 +6,7 @@ from numbers import Integral
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Generator, Tensor, nn
 
 from condens.errors import ArgumentError, ShapeError, message
 from condens.nn.backbone import MLP
@@ -42,6 +42,7 @@ class TableMLP(nn.Module):
         activation: its name.
         normalise: put a `LayerNorm` before the linear map of every block.
         dropout: share of a block's outputs set to zero in training.
+        generator: of the first weights; by default torch's.
 
     Shapes: [b, numeric + len(categories)] → [b, width].
 
@@ -61,12 +62,15 @@ class TableMLP(nn.Module):
         activation: str = "silu",
         normalise: bool = False,
         dropout: float = 0.0,
+        generator: Generator | None = None,
     ) -> None:
         super().__init__()
         self.numeric = as_whole("numeric", numeric, 0)
         self.categories = _sizes(categories)
         known = [size - 1 for size in self.categories]
-        self.embeddings = nn.ParameterList(SMALL * torch.randn(n, embedding_size(n)) for n in known)
+        self.embeddings = nn.ParameterList(
+            SMALL * torch.randn(n, embedding_size(n), generator=generator) for n in known
+        )
         self.mlp = MLP(
             self.numeric + sum(map(embedding_size, known)),
             width,
@@ -74,6 +78,7 @@ class TableMLP(nn.Module):
             activation=activation,
             normalise=normalise,
             dropout=dropout,
+            generator=generator,
         )
         self.inputs, self.features = self.numeric + len(self.categories), self.mlp.features
 

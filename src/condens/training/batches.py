@@ -4,7 +4,7 @@ import hashlib
 from collections.abc import Iterator
 
 import torch
-from torch import Tensor
+from torch import Generator, Tensor
 
 from condens.data import Rows
 from condens.nn import DensityNetwork
@@ -34,7 +34,7 @@ class Batches:
         shares = rows.shares
         # Whole numbers lie anywhere in their cells, in every epoch elsewhere.
         self.own = (network, rows.target) if network.discrete else None
-        real = network.real_target(rows.target, torch.Generator().manual_seed(0))
+        real = network.real_target(rows.target, Generator(rows.target.device).manual_seed(0))
         self.offset = float(network.log_scale(real, shares))
         self.rows = Rows(
             network.standardise_condition(rows.condition),
@@ -53,8 +53,9 @@ class Batches:
     def shuffled(self, seed: int, epoch: int, start: int, size: int) -> Iterator[Rows]:
         """Yield an epoch's batches from its batch number `start` on."""
         # One gather for the epoch: a slice for each batch costs nothing.
-        generator = torch.Generator().manual_seed(_mixed(seed, epoch))
-        order = torch.randperm(len(self), generator=generator)
+        device = self.rows.target.device
+        generator = Generator(device).manual_seed(_mixed(seed, epoch))
+        order = torch.randperm(len(self), generator=generator, device=device)
         rows = self.rows.take(order)
         if self.own is not None:
             network, target = self.own
@@ -90,15 +91,19 @@ class Noise:
         given = (settings.condition_noise, settings.target_noise)
         self.condition, self.target = (rule if n == "rule" else float(n) for n in given)
 
-    def add(self, batch: Rows) -> Rows:
-        """Return the batch with noise."""
+    def add(self, batch: Rows, generator: Generator) -> Rows:
+        """Return the batch with noise from a generator."""
         condition = batch.condition
         if condition.is_floating_point():
-            condition = _noisy(condition, self.condition)
+            condition = _noisy(condition, self.condition, generator)
         if self.codes and self.condition:
             condition[:, -self.codes :] = batch.condition[:, -self.codes :]
-        return Rows(condition, _noisy(batch.target, self.target), batch.weights)
+        return Rows(condition, _noisy(batch.target, self.target, generator), batch.weights)
 
 
-def _noisy(values: Tensor, scale: float) -> Tensor:
-    return values + scale * torch.randn_like(values) if scale else values
+def _noisy(values: Tensor, scale: float, generator: Generator) -> Tensor:
+    if not scale:
+        return values
+    place = generator.device
+    noise = torch.randn(values.shape, generator=generator, dtype=values.dtype, device=place)
+    return values + scale * noise.to(values.device)

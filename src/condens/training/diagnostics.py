@@ -16,6 +16,8 @@ ROWS = 256
 EFFORT = 100_000
 # A row that far out with every component, by chance, is explained by none.
 UNLIKELY = 1e-6
+# How the advice begins that data with one mode get.
+ALONE = "Nearly all weight is on one"
 
 
 class Diagnosis(NamedTuple):
@@ -91,7 +93,7 @@ def remedies(found: Diagnosis) -> list[str]:
         )
     if components > 2 and found.used < 1.1:
         advice.append(
-            f"Nearly all weight is on one of {components} components. Use fewer components; if "
+            f"{ALONE} of {components} components. Use fewer components; if "
             "the target should have several modes, train with start='data', a smaller "
             "learning_rate or some entropy."
         )

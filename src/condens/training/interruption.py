@@ -6,25 +6,48 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from condens.training.history import History
+
+
+class _Handler:
+    """Turns the first signal into an event; a second one interrupts at once."""
+
+    def __init__(self) -> None:
+        self.asked = threading.Event()
+
+    def __call__(self, *_: Any) -> None:
+        if self.asked.is_set():
+            raise KeyboardInterrupt
+        self.asked.set()
+
 
 @contextmanager
 def interruption() -> Iterator[threading.Event]:
     """Turn the first Ctrl-C into an event; a second one interrupts at once.
 
-    In another thread than the main one, which gets no signals, the event never comes.
+    Within another interruption its event is shared, so that loops see what stopped a run in
+    them. The event never comes in another thread than the main one, which gets no signals, nor
+    where the signal is ignored or somebody else handles it.
     """
-    asked = threading.Event()
-    if threading.current_thread() is not threading.main_thread():
-        yield asked
+    main = threading.current_thread() is threading.main_thread()
+    before = signal.getsignal(signal.SIGINT) if main else None
+    if isinstance(before, _Handler):
+        yield before.asked
         return
-
-    def ask(*_: Any) -> None:
-        if asked.is_set():
-            raise KeyboardInterrupt
-        asked.set()
-
-    before = signal.signal(signal.SIGINT, ask)
+    handler = _Handler()
+    if before is not signal.default_int_handler:
+        yield handler.asked
+        return
+    signal.signal(signal.SIGINT, handler)
     try:
-        yield asked
+        yield handler.asked
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+def how_far(history: History) -> str:
+    """Return where an interrupted run was, and which weights it leaves, for a message."""
+    if not history.epochs:
+        return "before its first epoch ended"
+    best = f"of epoch {history.best_epoch + 1}" if history.best_epoch >= 0 else "the first ones"
+    return f"after epoch {len(history.epochs)}, with the best weights so far, {best}"

@@ -6,8 +6,8 @@ import sys
 import threading
 import time
 import warnings
-from collections.abc import Callable
-from contextlib import nullcontext, suppress
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from typing import Any, NoReturn
 
 import torch
@@ -15,19 +15,27 @@ from torch import Tensor
 from torch.nn.utils import clip_grads_with_norm_
 
 from condens.data import Rows
-from condens.errors import TrainingError
+from condens.errors import ArgumentError, TrainingError, message
 from condens.nn import DensityNetwork
+from condens.nn.randomness import drawing_from, draws_from_torch, torch_seeded_by
 from condens.training.batches import Batches, Noise, batch_size
 from condens.training.checkpoint import RunDirectory
-from condens.training.diagnostics import diagnose, remedies
+from condens.training.diagnostics import ALONE, Diagnosis, diagnose, remedies
 from condens.training.history import Epoch, History
 from condens.training.identity import identity
-from condens.training.interruption import interruption
+from condens.training.interruption import how_far, interruption
 from condens.training.objective import objective
 from condens.training.progress import Progress
+from condens.training.readiness import (
+    check_arguments,
+    check_place,
+    check_trainable,
+    check_weights,
+)
 from condens.training.resumption import resume
 from condens.training.settings import Settings
 from condens.training.state import State
+from condens.training.threads import SMALL, one_thread
 
 # Steps in a row with a loss or gradient that is not finite, before the weights go back.
 TRIES = 5
@@ -61,7 +69,8 @@ def train(
     `TrainingError` says where, with the best weights so far in the network.
 
     Args:
-        network: trained in place.
+        network: trained in place, whatever the mode of autograd around; it ends in evaluation
+            mode. What `requires_grad` is off for stays as it is.
         data: `Rows`, or (condition, target) or (condition, target, weights). An entry of the
             target that is NaN was not observed; a row with none observed is left out.
         settings: see `Settings`.
@@ -69,24 +78,80 @@ def train(
         directory: where to keep the state of the run. If it holds one already, training goes
             on from there, with the bytes an uninterrupted run would have given.
         checkpoint_seconds: time between two states.
-        callback: called with every `Epoch` that ends.
+        callback: called with every `Epoch` that ends. What it raises ends the run, with the
+            state saved and the best weights in the network.
         progress: show a line; by default where stderr is a terminal.
 
-    Ctrl-C stops after the batch, with the state saved and `history.stopped == "interrupted"`;
-    a second one stops at once.
+    Ctrl-C stops after the batch, with a warning, the state saved and
+    `history.stopped == "interrupted"`; a second one stops at once.
+
+    Runs in threads give the bytes they give alone, and torch's own generator is left as it was:
+    everything random comes from a generator of the run. Modules and hooks of others may draw
+    from torch's, so a network that has some borrows it for every step, seeded by the run; such
+    steps wait for one another, and other threads should not draw from it meanwhile.
     """
+    with interruption() as asked:
+        history = run(
+            network,
+            data,
+            settings,
+            validation=validation,
+            directory=directory,
+            checkpoint_seconds=checkpoint_seconds,
+            callback=callback,
+            progress=progress,
+        )
+    if asked.is_set():
+        goes_on = "" if directory is None else " Run the same again to go on."
+        told = f"Training was interrupted {how_far(history)}.{goes_on}"
+        warnings.warn(told, stacklevel=2)
+    tell(history, stacklevel=3)
+    return history
+
+
+def run(
+    network: DensityNetwork,
+    data: Any,
+    settings: Settings | None = None,
+    *,
+    validation: Any = None,
+    directory: str | os.PathLike[str] | None = None,
+    checkpoint_seconds: float = 10.0,
+    callback: Callable[[Epoch], object] | None = None,
+    progress: bool | None = None,
+) -> History:
+    """Train as `train` does, without a word: `tell` says what is to be said."""
     settings = Settings.given(settings)
+    check_arguments(network, settings, checkpoint_seconds, callback)
     rows = Rows.given(data, "data")
     kept = rows.observed()
     held_out = None if validation is None else Rows.given(validation, "validation").observed()
     place = nullcontext() if directory is None else RunDirectory(directory)
-    with place as run, torch.random.fork_rng(), interruption() as interrupted:
-        torch.manual_seed(settings.seed)
-        loop = _Loop(network, kept, held_out, settings, run)
+    with place as kept_in, gradients(), interruption() as interrupted:
+        loop = _Loop(network, kept, held_out, settings, kept_in)
         loop.checkpoint_seconds, loop.interrupted = checkpoint_seconds, interrupted
         loop.history.rows_left_out = len(rows) - len(kept)
         show = sys.stderr.isatty() if progress is None else progress
-        return loop.run(callback, Progress(settings.epochs) if show else None)
+        with drawing_from(network, loop.state.generator):
+            return loop.run(callback, Progress(settings.epochs) if show else None)
+
+
+def tell(history: History, *, stacklevel: int, default_components: bool = False) -> None:
+    """Warn of what is bad about a trained network.
+
+    With `default_components` their number was not the user's choice: some data need one only,
+    and that is no news.
+    """
+    for advice in history.warnings:
+        if not (default_components and advice.startswith(ALONE)):
+            warnings.warn(advice, stacklevel=stacklevel)
+
+
+@contextmanager
+def gradients() -> Iterator[None]:
+    """Compute gradients, whether or not the caller does."""
+    with torch.inference_mode(False), torch.enable_grad():
+        yield
 
 
 class _Loop:
@@ -102,24 +167,34 @@ class _Loop:
         directory: RunDirectory | None,
     ) -> None:
         self.network, self.settings, self.directory = network, settings, directory
+        check_trainable(network, settings)
         for part in (rows, validation):
             if part is not None:
+                check_place(network, part)
                 network.check(part.condition, part.target)
         self.identity = {} if directory is None else identity(network, settings, rows, validation)
         if validation is None and settings.validation_share and len(rows) > 1:
             rows, validation = rows.split(settings.validation_share, settings.seed)
+        self.batch_size = batch_size(settings, len(rows))
+        weights = sum(parameter.numel() for parameter in network.parameters())
+        self.small = min(self.batch_size, len(rows)) * weights < SMALL
         self.state = State(network, settings)
         if not self._resume() and settings.start != "keep":
             generator = torch.Generator().manual_seed(settings.seed)
-            network.prepare(
-                rows.condition, rows.target, generator=generator, from_data=settings.start == "data"
-            )
+            with self._threads():
+                network.prepare(
+                    rows.condition,
+                    rows.target,
+                    generator=generator,
+                    from_data=settings.start == "data",
+                )
             self.state = State(network, settings)
+        check_weights(network)
+        self.foreign = draws_from_torch(network)
         if directory is not None:
             directory.begin_log(vars(epoch) for epoch in self.history.epochs)
         self.batches = Batches(network, rows)
         self.validation = self.batches if validation is None else Batches(network, validation)
-        self.batch_size = batch_size(settings, len(self.batches))
         self.noise = Noise(settings, self.batches.rows, network.condition_codes)
         self.history.rows, self.history.validation_rows = len(rows), len(validation or ())
         self.saved = time.monotonic()
@@ -133,15 +208,17 @@ class _Loop:
         position = self.state.position
         try:
             if not self.state.best:
-                self._consider(-1, self._validate())
+                with self._threads():
+                    self._consider(-1, self._validate())
             finished = position["done"]
             while not position["done"] and not self.interrupted.is_set():
-                epoch = self._epoch()
+                with self._threads():
+                    epoch = self._epoch()
                 if epoch is None:
                     continue
                 self._log(epoch)
                 if callback is not None:
-                    callback(epoch)
+                    self._call(callback, epoch)
                 if line is not None:
                     line.show(epoch)
             if not position["done"]:
@@ -156,8 +233,23 @@ class _Loop:
                 best = self.history
                 line.close(f"best validation {best.best_nll:.4g} in epoch {best.best_epoch + 1}")
         if position["done"]:
-            self._warn()
+            with self._threads():
+                self.history.warnings = remedies(self._diagnose())
         return self.history
+
+    def _call(self, callback: Callable[[Epoch], object], epoch: Epoch) -> None:
+        try:
+            callback(epoch)
+        except BaseException:
+            self._save()  # what it has seen it need not see again
+            raise
+
+    def _threads(self) -> AbstractContextManager[None]:
+        return one_thread() if self.small else nullcontext()
+
+    def _loan(self) -> AbstractContextManager[None]:
+        """Return the context in which the network may be called."""
+        return torch_seeded_by(self.state.generator) if self.foreign else nullcontext()
 
     def _epoch(self) -> Epoch | None:
         """Go through the rest of an epoch; return it, or None where it was interrupted."""
@@ -169,7 +261,7 @@ class _Loop:
         for batch in self.batches.shuffled(
             self.settings.seed, position["epoch"], position["batch"], size
         ):
-            self._step(self.noise.add(batch))
+            self._step(self.noise.add(batch, self.state.generator))
             position["batch"] += 1
             position["seconds"] = spent + time.monotonic() - began
             if time.monotonic() - self.saved > self.checkpoint_seconds:
@@ -188,17 +280,22 @@ class _Loop:
         for parameter in state.parameters:
             parameter.grad = None
         try:
-            loss = objective(
-                self.network,
-                self.settings,
-                position["epoch"],
-                batch,
-                complete=self.batches.complete,
-            )
+            with self._loan():
+                loss = objective(
+                    self.network,
+                    self.settings,
+                    position["epoch"],
+                    batch,
+                    complete=self.batches.complete,
+                )
+                if not loss.requires_grad:
+                    came, expected = "has a loss without a gradient", "training follows it"
+                    remedy = "Let a parameter that the loss depends on require a gradient."
+                    raise ArgumentError(message("network", came, expected, remedy))
+                loss.backward()
         except DIVERGED:
             self._leave_out(math.nan)
             return
-        loss.backward()
         gradients = [p.grad for p in state.parameters if p.grad is not None]
         size = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))
         value, length = loss.item(), size.item()
@@ -258,7 +355,7 @@ class _Loop:
         """Return the loss of the averaged weights on the validation rows, in own units."""
         self.network.eval()
         total = 0.0
-        with self.state.averaged(), suppress(DIVERGED):
+        with self.state.averaged(), self._loan(), suppress(DIVERGED):
             for batch in self.validation.in_order(BLOCK):
                 total += float(self.network.loss(*batch)) * len(batch)
             return total / len(self.validation) + self.validation.offset
@@ -282,7 +379,7 @@ class _Loop:
         )
         loss = self._validate()
         with self.state.averaged():
-            found = diagnose(self.network, *self.validation.rows[:2])
+            found = self._diagnose()
         mean = position["loss"] / position["rows"] if position["rows"] else math.nan
         epoch = Epoch(
             epoch=number,
@@ -312,13 +409,9 @@ class _Loop:
         position["done"] = bool(self.history.stopped)
         return epoch
 
-    def _warn(self) -> None:
-        """Say what is bad about the network that is returned."""
-        found = diagnose(self.network, *self.validation.rows[:2])
-        self.history.warnings = []
-        for advice in remedies(found):
-            self.history.warnings.append(advice)
-            warnings.warn(advice, stacklevel=4)
+    def _diagnose(self) -> Diagnosis:
+        with self._loan():
+            return diagnose(self.network, *self.validation.rows[:2])
 
     def _log(self, epoch: Epoch) -> None:
         if self.directory is not None:

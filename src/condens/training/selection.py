@@ -2,20 +2,25 @@
 
 import math
 import os
+import threading
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
+from numbers import Integral
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Generator, Tensor
 
 from condens.data import Rows
+from condens.errors import ArgumentError, KindError, message
 from condens.nn import MixtureNetwork
+from condens.nn.randomness import loan, torch_seeded_by
 from condens.training.batches import Batches
 from condens.training.history import History
-from condens.training.loop import train
+from condens.training.interruption import how_far, interruption
+from condens.training.loop import gradients, run, tell
 from condens.training.settings import Settings
 
 # Components to begin with.
@@ -64,12 +69,42 @@ def choose_components(
     than a standard error. Ends when that failed twice in a row.
 
     Args:
-        make: returns a network with a given number of components.
+        make: returns a network with a given number of components; called once, with torch's
+            generator seeded by that of the settings.
         data, settings, validation, options: as `train` takes them.
         most: the number to begin with.
         directory: where to keep the states of the runs, in a directory for each number.
+
+    Ctrl-C ends it, with a warning, at what was chosen so far, whose history tells
+    `"interrupted"`.
     """
+    with interruption() as asked:
+        chosen = select(
+            make, data, settings, most=most, validation=validation, directory=directory, **options
+        )
+    if asked.is_set():
+        told = f"The choice was interrupted; its network was trained {how_far(chosen.history)}."
+        warnings.warn(told, stacklevel=2)
+    tell(chosen.history, stacklevel=3)
+    return chosen
+
+
+@gradients()
+def select(
+    make: Callable[[int], MixtureNetwork],
+    data: Any,
+    settings: Settings | None = None,
+    *,
+    most: int = MOST,
+    validation: Any = None,
+    directory: str | os.PathLike[str] | None = None,
+    **options: Any,
+) -> Selection:
+    """Choose as `choose_components` does, without a word."""
     settings = Settings.given(settings)
+    if not isinstance(most, Integral) or most < 1:
+        came, expected = f"is {most!r}", "a whole number from 1 was expected"
+        raise ArgumentError(message("most", came, expected, "Change it."))
     rows = Rows.given(data, "data").observed()
     held_out = None if validation is None else Rows.given(validation, "validation").observed()
     if held_out is None:
@@ -78,22 +113,48 @@ def choose_components(
 
     def fit(network: MixtureNetwork, settings: Settings) -> History:
         place = None if directory is None else Path(directory) / str(network.head.components)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # too few components are expected to look bad
-            return train(network, rows, settings, validation=held_out, directory=place, **options)
+        return run(network, rows, settings, validation=held_out, directory=place, **options)
 
-    network = make(most)
+    generator = Generator().manual_seed(settings.seed)
+    with torch_seeded_by(generator):
+        network = make(int(most))
+    if not isinstance(network, MixtureNetwork):
+        came, expected = f"returned a {type(network).__name__}", "a MixtureNetwork was expected"
+        remedy = "Return one, such as MixtureNetwork.of(conditions, targets, components=k)."
+        raise KindError(message("make", came, expected, remedy))
+    with interruption() as asked:
+        chosen = _fewer(network, held_out, settings, fit, asked, generator)
+    if asked.is_set():
+        chosen.history.stopped = "interrupted"
+    return chosen
+
+
+def _fewer(
+    network: MixtureNetwork,
+    held_out: Rows,
+    settings: Settings,
+    fit: Callable[[MixtureNetwork, Settings], History],
+    asked: threading.Event,
+    generator: Generator,
+) -> Selection:
+    """Train a network, then smaller ones while they are no worse."""
     history = fit(network, settings)
-    chosen, best = Selection(network, history, []), _each(network, held_out)
-    chosen.trials.append(Trial(most, history.best_nll, 0.0, 0.0))
+    with loan(network, generator):
+        best = _each(network, held_out)
+    chosen = Selection(network, history, [])
+    chosen.trials.append(Trial(network.head.components, history.best_nll, 0.0, 0.0))
     again = replace(
         settings, start="keep", bound=None, epochs=math.ceil(settings.epochs / 3), warmup_steps=20
     )
     smaller, failed = network, 0
-    while smaller.head.components > 1 and failed < FAILURES:
-        smaller = _without(smaller, held_out)
+    while smaller.head.components > 1 and failed < FAILURES and not asked.is_set():
+        with loan(network, generator):
+            smaller = _without(smaller, held_out)
         history = fit(smaller, again)
-        loss = _each(smaller, held_out)
+        if asked.is_set():  # not trained to its end, it cannot be compared
+            break
+        with loan(network, generator):
+            loss = _each(smaller, held_out)
         trial = _trial(smaller.head.components, history.best_nll, loss - best)
         chosen.trials.append(trial)
         if trial.worse > trial.standard_error:
@@ -102,8 +163,6 @@ def choose_components(
         chosen, failed = Selection(smaller, history, chosen.trials), 0
         if trial.worse < 0:
             best = loss
-    for advice in chosen.history.warnings:
-        warnings.warn(advice, stacklevel=2)
     return chosen
 
 

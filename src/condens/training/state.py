@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Generator, Tensor
 
 from condens.nn import DensityNetwork
 from condens.training.history import History
@@ -19,6 +19,8 @@ class State:
 
     def __init__(self, network: DensityNetwork, settings: Settings) -> None:
         self.network = network
+        # Of the noise and the dropout.
+        self.generator = Generator(network.target_scaling.scale.device).manual_seed(settings.seed)
         self.parameters: list[Tensor] = [p for p in network.parameters() if p.requires_grad]
         # Only matrices shrink: a bias places a component, and has no reason to be small. We
         # shrink them ourselves: a second group would cost a step more than its arithmetic.
@@ -48,12 +50,12 @@ class State:
         self.history = History()
 
     def tensors(self) -> Tensors:
-        """Return every tensor of the state, by name, and the state of torch's generator."""
+        """Return every tensor of the state, by name, and the state of the generator."""
         return {
             **{f"now.{name}": t for name, t in self._now().items()},
             **{f"good.{name}": t for name, t in self.good.items()},
             **{f"best.{name}": t for name, t in self.best.items()},
-            "generator": torch.get_rng_state(),
+            "generator": self.generator.get_state(),
         }
 
     def values(self) -> dict[str, Any]:
@@ -72,7 +74,7 @@ class State:
 
         self._become(part("now."))
         self.good, self.best = part("good."), part("best.")
-        torch.set_rng_state(tensors["generator"])
+        self.generator.set_state(tensors["generator"])
         self.position = values["position"]
         self.history = History.from_dict(values["history"])
 

@@ -1,0 +1,104 @@
+"""Generators of our own: first weights, dropout, and torch's generator on loan.
+
+torch has one generator for all threads of a process. What condens draws comes from generators
+that belong to one run, so that runs in threads do not meet and the user's draws stay theirs.
+Modules of others draw from torch's generator, whatever we do: they borrow it, one at a time.
+"""
+
+import math
+import threading
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+
+import torch
+from torch import Generator, Tensor, nn
+
+# Held while torch's generator is on loan; the same thread may borrow it again within.
+_LOAN = threading.RLock()
+
+# Modules of torch that draw nothing when they are called.
+_QUIET = {
+    *(nn.Sequential, nn.ModuleList, nn.ModuleDict, nn.ParameterList, nn.ParameterDict),
+    *(nn.Identity, nn.Flatten, nn.Unflatten, nn.Linear, nn.Bilinear, nn.Embedding),
+    *(nn.Conv1d, nn.Conv2d, nn.Conv3d),
+    *(nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d),
+    *(nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm),
+    *(nn.MaxPool1d, nn.MaxPool2d, nn.MaxPool3d, nn.AvgPool1d, nn.AvgPool2d, nn.AvgPool3d),
+    *(nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d, nn.AdaptiveMaxPool1d, nn.AdaptiveMaxPool2d),
+    *(nn.ReLU, nn.LeakyReLU, nn.PReLU, nn.ELU, nn.SELU, nn.GELU, nn.SiLU, nn.Mish, nn.Tanh),
+    *(nn.Sigmoid, nn.Softplus, nn.Softmax, nn.Hardtanh, nn.Hardswish),
+}
+
+
+def linear(inputs: int, outputs: int, generator: Generator | None) -> nn.Linear:
+    """Return a linear layer with the numbers that torch's would draw at the generator's state."""
+    layer = nn.utils.skip_init(nn.Linear, inputs, outputs, device=torch.get_default_device())
+    nn.init.kaiming_uniform_(layer.weight, a=math.sqrt(5), generator=generator)
+    bound = 1 / math.sqrt(inputs)
+    nn.init.uniform_(layer.bias, -bound, bound, generator=generator)
+    return layer
+
+
+class Dropout(nn.Dropout):
+    """torch's dropout, from a generator of its own within `drawing_from`."""
+
+    generator: Generator | None = None
+
+    def forward(self, input: Tensor) -> Tensor:  # noqa: A002
+        """Return the input with a share of its entries zero, the others scaled up."""
+        generator = self.generator
+        if generator is None or not self.training:
+            return super().forward(input)
+        mask = torch.empty(input.shape, dtype=input.dtype, device=generator.device)
+        mask.bernoulli_(1 - self.p, generator=generator).div_(1 - self.p)
+        return input * mask.to(input.device)
+
+    def __getstate__(self) -> dict[str, object]:
+        # A copy made during a run is not part of the run.
+        return {name: value for name, value in self.__dict__.items() if name != "generator"}
+
+
+@contextmanager
+def drawing_from(network: nn.Module, generator: Generator) -> Iterator[None]:
+    """Let the dropout of our own modules draw from a generator for a while."""
+    ours = [module for module in network.modules() if isinstance(module, Dropout)]
+    for module in ours:
+        module.generator = generator
+    try:
+        yield
+    finally:
+        for module in ours:
+            module.generator = None
+
+
+def draws_from_torch(network: nn.Module) -> bool:
+    """Return whether a network has modules, or hooks, that may draw from torch's generator."""
+    return any(
+        not (type(module).__module__.startswith("condens.nn.") or type(module) in _QUIET)
+        or "forward" in module.__dict__
+        or bool(module._forward_hooks or module._forward_pre_hooks)
+        for module in network.modules()
+    )
+
+
+@contextmanager
+def torch_seeded_by(generator: Generator) -> Iterator[None]:
+    """Seed torch's generators with a draw from ours; put them back in the end.
+
+    Only one thread does so at a time. What other threads draw from torch's generator meanwhile
+    is lost to them: no lock of ours can stop them.
+    """
+    seed = int(torch.randint(2**63 - 1, (), generator=generator, device=generator.device))
+    # Where nothing has used CUDA yet, asking for its state would start it.
+    cuda = torch.cuda.is_initialized()
+    devices = range(torch.cuda.device_count()) if cuda else ()
+    with _LOAN, torch.random.fork_rng(devices):
+        torch.default_generator.manual_seed(seed)
+        if cuda:
+            torch.cuda.manual_seed_all(seed)
+        yield
+
+
+def loan(network: nn.Module, generator: Generator) -> AbstractContextManager[None]:
+    """Return `torch_seeded_by` where the network needs it, and a context of nothing elsewhere."""
+    return torch_seeded_by(generator) if draws_from_torch(network) else nullcontext()

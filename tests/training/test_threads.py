@@ -1,0 +1,400 @@
+"""Fits in threads give the bytes they give alone, and the user's generator is left alone."""
+
+import copy
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from functools import cache
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from sklearn.model_selection import cross_val_score
+from torch import Generator, nn
+
+from condens import MDNRegressor
+from condens.errors import ArgumentError
+from condens.inference import posterior
+from condens.nn import HEADS, MLP, Ensemble, MixtureNetwork, TableMLP
+from condens.nn.randomness import Dropout, drawing_from, draws_from_torch, torch_seeded_by
+from condens.persistence import network_document, network_from
+from condens.training import Settings, choose_components, train
+from condens.training.threads import _limits, one_thread
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*component")
+THREADS, FITS = 4, 16
+
+RANDOM = np.random.default_rng(0)
+X = RANDOM.normal(size=(120, 2))
+Y = X @ [[1.0, 0.5], [0.0, 1.0]] + 0.3 * RANDOM.normal(size=(120, 2))
+COUNTS = RANDOM.poisson(np.exp(X))
+FRAME = pd.DataFrame(
+    {"a": X[:, 0], "town": pd.Categorical.from_codes(COUNTS[:, 0] % 3, list("uvw"))}
+)
+NOISY = Settings(epochs=3, batch_size=20, condition_noise=0.1, target_noise=0.1, warmup_steps=2)
+
+
+class Drawing(nn.Module):
+    """A backbone of a user's: first weights and dropout are torch's draws."""
+
+    features = 8
+
+    def __init__(self, columns):
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(columns, 8), nn.ReLU(), nn.Dropout(0.3))
+
+    def forward(self, condition):
+        return self.layers(condition)
+
+
+VARIANTS = {
+    "plain": ({}, X, Y),
+    "dropout": ({"dropout": 0.3}, X, Y),
+    "counts": ({"target_transform": "count"}, X, COUNTS),
+    "members": ({"n_members": 3, "dropout": 0.1}, X, Y),
+    "chosen": ({"n_components": "auto"}, X, Y),
+    "categories": ({"dropout": 0.2}, FRAME, Y),
+    "low rank": ({"covariance": "low_rank"}, X, Y),
+    "own backbone": ({"backbone": Drawing}, X, Y),
+    "own backbone, chosen": (
+        {"backbone": Drawing, "n_components": "auto", "settings": Settings(epochs=1)},
+        X,
+        Y,
+    ),
+}
+
+
+def fit(variant, seed):
+    """Return every byte of a fitted network, and its losses."""
+    options, x, y = VARIANTS[variant]
+    options = {"n_components": 3, "width": 8, "settings": NOISY, **options}
+    model = MDNRegressor(random_state=seed, **options).fit(x, y)
+    weights = {name: t.numpy().tobytes() for name, t in model.network_.state_dict().items()}
+    return weights, [epoch.train_nll for epoch in model.history_.epochs]
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_fits_in_threads_give_the_bytes_they_give_alone(variant):
+    seeds = range(THREADS)
+    alone = [fit(variant, seed) for seed in seeds]
+    assert len({str(sorted(weights.items())) for weights, _ in alone}) == THREADS
+    start = threading.Barrier(THREADS)  # so that they do meet
+
+    def several(seed):
+        start.wait()
+        return [fit(variant, seed) for _ in range(FITS // THREADS)]
+
+    with ThreadPoolExecutor(THREADS) as pool:
+        found = list(pool.map(several, seeds))
+    for seed in seeds:
+        assert found[seed] == FITS // THREADS * [alone[seed]]
+
+
+def test_draws_beside_fits_are_the_users_own():
+    def draws(count):
+        torch.manual_seed(3)
+        return torch.stack([torch.rand(5) for _ in range(count)])
+
+    with ThreadPoolExecutor(2) as pool:
+        running = [pool.submit(fit, "dropout", seed) for seed in range(4)]
+        found = draws(2000)
+        assert not all(future.done() for future in running)
+        for future in running:
+            future.result()
+    assert torch.equal(found, draws(2000))
+
+
+def test_warnings_filters_are_not_touched(monkeypatch):
+    """catch_warnings is not for threads: one that ends restores what another had changed."""
+
+    def refuse(*_, **__):
+        raise AssertionError("the filters are everybody's")
+
+    with monkeypatch.context() as patch:
+        for name in ("catch_warnings", "filterwarnings", "simplefilter"):
+            patch.setattr(f"warnings.{name}", refuse)
+        fit("plain", 0)
+        fit("chosen", 0)
+        MDNRegressor(width=8, settings=NOISY, random_state=0).fit(X, Y)
+        posterior(Y, X, settings=NOISY)
+
+
+def test_a_callback_may_wait_for_another_run():
+    """Nobody holds torch's generator while somebody else's code runs."""
+    others = []
+
+    def other():
+        others.append(fit("own backbone", 1))
+
+    def wait(epoch):
+        thread = threading.Thread(target=other, daemon=True)
+        thread.start()
+        thread.join(30)
+        assert not thread.is_alive()
+
+    network = MixtureNetwork(Drawing(2), HEADS["full"](8, 2, 2), condition_columns=2)
+    train(network, (X, Y), NOISY, callback=wait)
+    assert others == 3 * [fit("own backbone", 1)]
+
+
+def model(**options):
+    return MDNRegressor(3, width=8, settings=NOISY, random_state=0, **options)
+
+
+def networks(**options):
+    return MixtureNetwork.of(2, 2, components=3, width=8, generator=Generator(), **options)
+
+
+def raising(epoch):
+    raise LookupError
+
+
+@cache
+def fitted(**options):
+    return model(calibration_fraction=0.2, **options).fit(X, Y)
+
+
+ACTIONS = {
+    "fit": lambda: model(dropout=0.3).fit(X, Y),
+    "fit with calibration": lambda: model(calibration_fraction=0.3).fit(X, Y),
+    "fit with a backbone": lambda: model(backbone=Drawing).fit(X, Y),
+    "fit of members": lambda: model(n_members=2).fit(X, Y),
+    "fit of a choice": lambda: model(dropout=0.1).set_params(n_components="auto").fit(X, Y),
+    "fit of counts": lambda: model(target_transform="count").fit(X, COUNTS),
+    "fit again": lambda: copy.deepcopy(fitted()).set_params(warm_start=True).fit(X, Y),
+    "fit again, own backbone": lambda: copy.deepcopy(fitted(backbone=Drawing)).partial_fit(X, Y),
+    "partial_fit": lambda: model(dropout=0.3).partial_fit(X, Y),
+    "fit that fails early": lambda: model().fit(X, Y + np.inf),
+    "fit that fails in the backbone": lambda: model(backbone=lambda _: torch.rand(2)).fit(X, Y),
+    "fit that fails in a step": lambda: model(backbone=lambda _: Failing()).fit(X, Y),
+    "train": lambda: train(networks(dropout=0.2), (X, Y), NOISY),
+    "train that fails": lambda: train(networks(dropout=0.2), (X, Y), NOISY, callback=raising),
+    "train of a user's module": lambda: train(
+        MixtureNetwork(
+            copy.deepcopy(fitted(backbone=Drawing).network_.backbone).float(), networks().head
+        ),
+        (X, Y),
+    ),
+    "choose_components": lambda: choose_components(
+        lambda k: MixtureNetwork.of(2, 2, components=k, width=8), (X, Y), NOISY, most=4
+    ),
+    "cross_val_score": lambda: cross_val_score(model(dropout=0.2), X, Y, cv=2),
+    "posterior": lambda: posterior(Y, X, settings=NOISY),
+    "predict": lambda: fitted().predict(X, return_std=True),
+    "predict_quantiles": lambda: fitted().predict_quantiles(X),
+    "predict_region": lambda: fitted().predict_region(X[:5]),
+    "calibrate": lambda: copy.deepcopy(fitted()).calibrate(X, Y),
+    "score": lambda: (fitted().score(X, Y), fitted().score_samples(X, Y)),
+    "sample": lambda: fitted().sample(X, 3, random_state=1),
+    "sample of a density": lambda: fitted().predict_dist(X).sample(generator=Generator()),
+    "a network's document": lambda: network_from(
+        network_document(fitted().network_), fitted().network_.state_dict()
+    ),
+    "fewer components": lambda: fitted().network_.with_components([0, 2]),
+    "networks with a generator": lambda: networks(dropout=0.2, normalise=True),
+}
+
+
+class Failing(Drawing):
+    def __init__(self):
+        super().__init__(2)
+
+    def forward(self, condition):
+        torch.rand(3)
+        if self.training:
+            raise LookupError
+        return super().forward(condition)
+
+
+@pytest.mark.parametrize("action", ACTIONS)
+def test_torchs_generator_is_left_as_it_was(action):
+    torch.manual_seed(4)
+    before = torch.get_rng_state()
+    with suppress(LookupError, ArgumentError):
+        ACTIONS[action]()
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_the_users_seed_does_not_matter_to_a_fit():
+    found = []
+    for seed in range(2):
+        torch.manual_seed(seed)
+        found.append(fit("own backbone", 0))
+    assert found[0] == found[1]
+
+
+class TestFirstWeights:
+    @pytest.mark.parametrize(
+        "make",
+        [
+            lambda **g: MLP(3, 16, 3, normalise=True, dropout=0.1, **g),
+            lambda **g: TableMLP(1, [3, 5], 16, **g),
+            lambda **g: MixtureNetwork.of(3, 2, width=8, categories=(4,), **g),
+            *(lambda kind=kind, **g: HEADS[kind](4, 3, 2, **g) for kind in HEADS),
+        ],
+    )
+    def test_a_generator_gives_what_torchs_gives(self, make):
+        torch.manual_seed(8)
+        expected = make()
+        found = make(generator=Generator().manual_seed(8))
+        assert expected.state_dict().keys() == found.state_dict().keys()
+        for name, tensor in expected.state_dict().items():
+            assert torch.equal(tensor, found.state_dict()[name]), name
+
+    def test_are_those_of_torchs_layers(self):
+        torch.manual_seed(8)
+        expected = nn.Linear(7, 5)
+        torch.manual_seed(8)
+        found = MLP(7, 5, 1).layers[0]
+        assert torch.equal(found.weight, expected.weight)
+        assert torch.equal(found.bias, expected.bias)
+
+    @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+    def test_have_the_default_dtype_and_device(self, dtype):
+        with torch.device("meta"):
+            assert MLP(2, 4).layers[0].weight.device.type == "meta"
+        torch.set_default_dtype(dtype)
+        try:
+            assert {p.dtype for p in networks().parameters()} == {dtype}
+        finally:
+            torch.set_default_dtype(torch.float32)
+
+
+class TestDropout:
+    def test_is_torchs_at_the_same_state(self):
+        x = torch.randn(50, 40)
+        torch.manual_seed(8)
+        expected = nn.Dropout(0.3)(x)
+        layer = nn.Sequential(Dropout(0.3))
+        with drawing_from(layer, Generator().manual_seed(8)):
+            assert torch.equal(layer(x), expected)
+        torch.manual_seed(8)
+        assert torch.equal(layer(x), expected)
+
+    def test_leaves_the_mean_and_the_share(self):
+        layer, x = Dropout(0.3), torch.ones(200_000)
+        with drawing_from(layer, Generator().manual_seed(0)):
+            found = layer(x)
+        # Four standard errors.
+        assert (found == 0).double().mean().item() == pytest.approx(0.3, abs=0.0041)
+        assert found.mean().item() == pytest.approx(1, abs=0.0059)
+        assert set(found.tolist()) == {0.0, (torch.ones(()) / (1 - 0.3)).item()}
+
+    def test_does_nothing_in_evaluation(self):
+        layer, x, generator = Dropout(0.3).eval(), torch.randn(5), Generator()
+        before = generator.get_state()
+        with drawing_from(layer, generator):
+            assert layer(x) is x
+        assert torch.equal(generator.get_state(), before)
+
+    def test_a_copy_made_in_a_run_draws_from_torchs(self):
+        copies = []
+        network = networks(dropout=0.3)
+        with pytest.raises(LookupError):
+            train(
+                network,
+                (X, Y),
+                NOISY,
+                callback=lambda epoch: (copies.append(copy.deepcopy(network)), raising(epoch)),
+            )
+        for one in (network, copies[0]):
+            dropouts = [module for module in one.modules() if isinstance(module, Dropout)]
+            assert [module.generator for module in dropouts] == [None]
+
+
+class TestWhoDraws:
+    DRAWING = (
+        nn.Dropout(0.1),
+        nn.Dropout2d(0.1),
+        nn.AlphaDropout(0.1),
+        nn.RReLU(),
+        nn.FractionalMaxPool2d(2, 2),
+        nn.GRU(2, 2, 2, dropout=0.1),
+        nn.MultiheadAttention(2, 1, dropout=0.1),
+        nn.TransformerEncoderLayer(2, 1),
+        nn.LazyLinear(3),
+        Drawing(2),
+        type("Derived", (MLP,), {})(2),
+    )
+
+    @pytest.mark.parametrize("module", DRAWING, ids=lambda module: type(module).__name__)
+    def test_modules_of_others(self, module):
+        assert draws_from_torch(nn.Sequential(nn.Linear(2, 2), module))
+
+    def test_not_ours_nor_torchs_quiet_ones(self):
+        everything = [networks(structure=kind, dropout=0.1, normalise=True) for kind in HEADS]
+        assert not draws_from_torch(Ensemble(everything[:3]))
+        assert not draws_from_torch(nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.GELU()))
+
+    @pytest.mark.parametrize("how", ["hook", "pre-hook", "another forward"])
+    def test_what_others_put_into_our_modules(self, how):
+        network = networks()
+        layer = network.backbone.layers[0]
+        if how == "hook":
+            layer.register_forward_hook(lambda _, __, out: out + torch.randn_like(out))
+        elif how == "pre-hook":
+            layer.register_forward_pre_hook(lambda _, given: (torch.randn_like(given[0]),))
+        else:
+            layer.forward = torch.randn_like
+        assert draws_from_torch(network)
+
+    def test_a_loan_within_a_loan(self):
+        before = torch.get_rng_state()
+        with torch_seeded_by(Generator().manual_seed(1)):
+            first = torch.rand(3)
+            with torch_seeded_by(Generator().manual_seed(2)):
+                torch.rand(3)
+            second = torch.rand(3)
+        assert torch.equal(torch.get_rng_state(), before)
+        with torch_seeded_by(Generator().manual_seed(1)):
+            assert torch.equal(torch.rand(6), torch.cat([first, second]))
+
+
+@pytest.mark.skipif(_limits() is None, reason="this build of torch does not say")
+class TestOneThread:
+    @pytest.fixture(autouse=True)
+    def _two_threads(self):
+        before = torch.get_num_threads()
+        torch.set_num_threads(2)
+        yield
+        assert torch.get_num_threads() == 2
+        torch.set_num_threads(before)
+
+    def test_is_said_to_no_other_thread(self):
+        found = []
+
+        def look():
+            torch.zeros(3).add(1)
+            found.append(torch.get_num_threads())
+
+        with one_thread():
+            assert torch.get_num_threads() == 1
+            thread = threading.Thread(target=look)
+            thread.start()
+            thread.join()
+            with one_thread():
+                assert torch.get_num_threads() == 1
+            assert torch.get_num_threads() == 1
+        assert found == [2]
+
+    def test_is_taken_back_after_an_error(self):
+        with pytest.raises(LookupError), one_thread():
+            raise LookupError
+        assert torch.get_num_threads() == 2
+
+    @pytest.mark.parametrize(("width", "threads"), [(8, 1), (800, 2)])
+    def test_is_for_small_steps_and_not_for_callbacks(self, width, threads):
+        network = MixtureNetwork.of(2, 2, components=2, width=width, generator=Generator())
+        steps, callbacks = set(), set()
+        network.backbone.register_forward_hook(lambda *_: steps.add(torch.get_num_threads()))
+        settings = Settings(epochs=1, batch_size=20)
+        train(network, (X, Y), settings, callback=lambda _: callbacks.add(torch.get_num_threads()))
+        assert (steps, callbacks) == ({threads}, {2})
+
+    def test_the_bytes_of_a_small_fit_are_those_of_any_number(self):
+        found = fit("dropout", 0)
+        torch.set_num_threads(1)
+        expected = fit("dropout", 0)
+        torch.set_num_threads(2)
+        assert found == expected
