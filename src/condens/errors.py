@@ -53,6 +53,10 @@ class ModelFileError(CondensError):
     """A model file that cannot be read or written: absent, damaged, or of another kind."""
 
 
+class ExtrapolationWarning(UserWarning):
+    """A prediction for conditions far outside the rows that the model was fitted on."""
+
+
 class TargetWarning(UserWarning):
     """Targets for which another `target_transform` would suit better."""
 

@@ -30,10 +30,12 @@ def identity(
 
 
 def _form(network: DensityNetwork) -> dict[str, str]:
-    """Return what a network's state must fit into, and what is in no tensor: floor and codes."""
+    """Return what a network's state must fit into, and what is in no tensor: bounds and codes."""
     held = {name: f"{t.dtype} {list(t.shape)}" for name, t in network.state_dict().items()}
     heads = [module for module in network.modules() if isinstance(module, Head)]
-    held["head"] = ", ".join(f"{h.structure}, floor {h.floor!r}" for h in heads)
+    held["head"] = ", ".join(
+        f"{h.structure}, floor {h.floor!r}, ceiling {h.ceiling!r}" for h in heads
+    )
     # Only where there are some: the runs of networks without them do not name them.
     if network.condition_codes:
         held["codes"] = str(network.condition_codes)

@@ -108,7 +108,10 @@ class _Loop:
         if validation is None and settings.validation_share and len(rows) > 1:
             rows, validation = rows.split(settings.validation_share, settings.seed)
         self.state = State(network, settings)
-        if not self._resume() and settings.start != "keep":
+        resumed = self._resume()
+        if not resumed and settings.start == "keep":
+            network.extend_range(rows.condition)
+        elif not resumed:
             generator = torch.Generator().manual_seed(settings.seed)
             network.prepare(
                 rows.condition, rows.target, generator=generator, from_data=settings.start == "data"
