@@ -138,7 +138,8 @@ def _retype(tensors, random):
     if tensors:
         name = random.choice(list(tensors))
         kind = random.choice(list(files.KINDS.values()))
-        tensors[name] = tensors[name].astype(kind)
+        with np.errstate(over="ignore", invalid="ignore"):
+            tensors[name] = tensors[name].astype(kind)
 
 
 def _revalue(tensors, random):

@@ -76,6 +76,27 @@ def test_nine_tenths_are_nine_tenths(name):
         assert low <= share <= high
 
 
+@pytest.mark.parametrize("problem", ["heteroscedastic", "bimodal"])
+@pytest.mark.filterwarnings("ignore::condens.errors.ExtrapolationWarning")
+def test_nine_tenths_where_a_fifth_of_the_rows_is_far_outside_the_fit(problem):
+    draw, options, epochs = PROBLEMS[problem]
+    rng = np.random.default_rng(4)
+
+    def with_far(rows):
+        x, y = draw(rows, rng)
+        return np.where(rng.random((rows, 1)) < 0.2, 1e4 * x, x), y
+
+    model = regressor(**options, settings=Settings(epochs=epochs)).fit(*draw(1500, rng))
+    model.calibrate(*with_far(CALIBRATION))
+    low, high = bounds(CALIBRATION, TEST, COVERAGE)
+    x, y = with_far(TEST)
+    for share in coverages(model, x, y):
+        assert low < share < high + 0.005
+    region = model.predict_region(x, COVERAGE)
+    assert np.isfinite(region.lower.numpy()).all()
+    assert np.isfinite(region.upper.numpy()).all()
+
+
 def test_the_model_alone_would_miss_it():
     draw, options, epochs = PROBLEMS["heavy tails"]
     rng = np.random.default_rng(4)

@@ -1,15 +1,18 @@
 """What a fitted model answers, against the densities that it answers from."""
 
 import time
+import warnings
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from numpy.testing import assert_allclose, assert_array_equal
-from regressors import X, Y, regressor
+from regressors import MIXED, NAMED, X, Y, regressor
 from scipy import stats
 
-from condens import predictions
+from condens import MDNRegressor, predictions
+from condens.errors import ExtrapolationWarning
 from condens.training import Settings
 
 
@@ -117,3 +120,126 @@ def test_calibrated_answers_take_little_longer(kinds):
     # Measured: 1 to 1.5 times, and 2 to 5 times.
     assert seconds(lambda: model.predict_interval(rows, calibrated=True)) < 3 * plain
     assert seconds(lambda: model.predict_region(rows).log_threshold) < 10 * plain
+
+
+# Rows far outside those of the fit.
+
+LARGEST = np.finfo(float).max
+FAR = np.array(
+    [[999.0, 0.0], [9999.0, 0.0], [-1e4, 1e4], [1e30, -1e300], [LARGEST, LARGEST], [0.0, -LARGEST]]
+)
+
+
+@pytest.fixture(scope="module")
+def normal():
+    """Return rows of standard normal conditions and their targets."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(500, 2))
+    return x, x @ [[1.0, 0.0], [1.0, 2.0]] + 0.3 * rng.normal(size=(500, 2))
+
+
+@pytest.mark.filterwarnings("ignore::condens.errors.ExtrapolationWarning")
+@pytest.mark.parametrize("transform", [None, "positive"])
+def test_far_rows_have_finite_answers_no_narrower_than_at_the_edge(normal, transform):
+    """With every default: weights that were trained, not made up."""
+    x, y = normal
+    y = y if transform is None else np.exp(y)
+    model = MDNRegressor(random_state=0, target_transform=transform).fit(x, y)
+    seen = model.network_.condition_scaling
+    edge = np.clip(FAR, seen.lower.numpy(), seen.upper.numpy())
+    for answer in (
+        model.predict(FAR),
+        *model.predict(FAR, return_std=True),
+        *model.predict(FAR, return_cov=True),
+        model.predict_quantiles(FAR, [1e-9, 0.5, 1 - 1e-9]),
+        model.predict_interval(FAR),
+        model.sample(FAR, 100, random_state=0),
+        model.score_samples(FAR, y[: len(FAR)]),
+    ):
+        assert np.isfinite(answer).all()
+    for coverage in (0.1, 0.5, 0.9, 0.999):
+        # Of positive targets the ratio of the ends: widths are those of the logarithms.
+        measure = np.log if transform else np.asarray
+        far, near = (
+            np.diff(measure(model.predict_interval(rows, coverage))) for rows in (FAR, edge)
+        )
+        assert (far >= (1 - 1e-9) * near).all()
+
+
+def asked(model, rows):
+    """Return every question that a model answers for rows."""
+    return {
+        "predict": lambda: model.predict(rows),
+        "std": lambda: model.predict(rows, return_std=True),
+        "quantiles": lambda: model.predict_quantiles(rows),
+        "interval": lambda: model.predict_interval(rows),
+        "dist": lambda: model.predict_dist(rows),
+        "region": lambda: model.predict_region(rows, 0.8),
+        "sample": lambda: model.sample(rows),
+    }
+
+
+@pytest.mark.parametrize(
+    "question", ["predict", "std", "quantiles", "interval", "dist", "region", "sample"]
+)
+def test_one_warning_names_the_columns_their_ranges_and_the_rows(question, monkeypatch):
+    monkeypatch.setattr(predictions, "BLOCK", 17)
+    frame = pd.DataFrame(X, columns=["a", "b", "größe"])
+    model = regressor(calibration_fraction=0.2).fit(frame, Y)
+    seen = model.network_.condition_scaling
+    width = seen.upper - seen.lower
+    asked(model, frame)[question]()  # as they were: no word
+    inside = frame.copy()
+    inside.loc[3, "b"] = float(seen.upper[1] + 0.5 * width[1])
+    inside.loc[5, "a"] = float(seen.lower[0] - 0.5 * width[0])
+    asked(model, inside)[question]()
+    far = inside.copy()
+    far.loc[[3, 60], "b"], far.loc[[3, 5, 9], "größe"] = 1e3, -1e300
+    with pytest.warns(ExtrapolationWarning) as raised:
+        asked(model, far)[question]()
+    (one,) = raised
+    ranges = [f"{seen.lower[c]:.6g} to {seen.upper[c]:.6g}" for c in range(3)]
+    assert str(one.message) == (
+        "X is far outside the rows of the fit in 4 of 240 row(s): column 'b' in 2 row(s), where "
+        f"{ranges[1]} was fitted; column 'größe' in 3 row(s), where {ranges[2]} was fitted. No "
+        "data support these predictions: leave such rows out, or fit on rows like them."
+    )
+    assert one.filename == __file__
+
+
+def test_a_warning_knows_columns_by_number_and_tables_with_gaps():
+    many = np.repeat(X, 3, 1)
+    model = regressor().fit(many, Y)
+    with pytest.warns(
+        ExtrapolationWarning, match=r"column 0 in 1 row.*column 4 .*; and 4 more col"
+    ):
+        model.predict(1e6 * np.ones((1, 9)))
+    model = regressor().fit(MIXED, NAMED)
+    model.predict(MIXED.assign(town="Ulm"))
+    with pytest.warns(ExtrapolationWarning, match=r"3 of 240 row\(s\): column 'area' in 3 row"):
+        model.predict(MIXED.assign(area=np.where(np.arange(240) < 3, -500.0, MIXED["area"])))
+
+
+def test_going_on_with_other_rows_widens_what_is_known():
+    model = regressor(warm_start=True).fit(X, Y)
+    with pytest.warns(ExtrapolationWarning):
+        model.predict(10 * X)
+    model.partial_fit(10 * X, Y)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        model.predict(10 * X)
+        model.fit(X, Y)
+        model.predict(10 * X)
+    with pytest.warns(ExtrapolationWarning):
+        model.set_params(warm_start=False).fit(X, Y).predict(10 * X)
+
+
+@pytest.mark.filterwarnings("ignore::condens.errors.ExtrapolationWarning")
+def test_a_file_keeps_the_range(tmp_path):
+    model = regressor(2, n_members=2).fit(MIXED, NAMED)
+    model.save(tmp_path / "m")
+    loaded = MDNRegressor.load(tmp_path / "m")
+    far = MIXED.assign(area=1e5 * MIXED["area"])
+    assert_array_equal(loaded.predict_quantiles(far), model.predict_quantiles(far))
+    with pytest.warns(ExtrapolationWarning, match="column 'area'"):
+        loaded.predict(far)

@@ -61,6 +61,10 @@ class ModelFileNotFoundError(ModelFileError, FileNotFoundError):
     errno = ENOENT
 
 
+class ExtrapolationWarning(UserWarning):
+    """A prediction for conditions far outside the rows that the model was fitted on."""
+
+
 class TargetWarning(UserWarning):
     """Targets for which another `target_transform` would suit better."""
 

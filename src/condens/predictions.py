@@ -1,5 +1,7 @@
 """What a fitted model answers, as arrays: everything is asked of its densities."""
 
+import sys
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from numbers import Integral
@@ -13,13 +15,17 @@ from torch import Generator, Tensor
 
 from condens import arguments
 from condens.conformal import Calibration
-from condens.errors import ArgumentError, message
+from condens.data import TableEncoder
+from condens.errors import ArgumentError, ExtrapolationWarning, message
+from condens.nn import DensityNetwork
 from condens.parameters import check_flag
 
 Array = NDArray[np.float64]
 
 # Rows whose densities exist at a time where only numbers taken from them are asked for.
 BLOCK = 5000
+# Columns listed in a warning.
+LISTED = 5
 
 
 class Predictions(ABC):
@@ -29,6 +35,8 @@ class Predictions(ABC):
     """
 
     flat_: bool
+    encoder_: TableEncoder
+    network_: DensityNetwork
 
     @abstractmethod
     def _condition(self, X: Any) -> Tensor:  # noqa: N803
@@ -51,8 +59,12 @@ class Predictions(ABC):
 
         A `GaussianMixture`; a `LowRankMixture` for the covariance `low_rank`, and a
         `TransformedMixture` where targets are transformed.
+
+        As every prediction, it warns of rows of X that are far outside those of the fit (by more
+        than half of a column's range). Their densities are finite, and no narrower than at the
+        edge of the fitted rows, but no data support them.
         """
-        return self._densities(self._condition(X))
+        return self._densities(self._familiar(X))
 
     def predict(
         self,
@@ -140,7 +152,33 @@ class Predictions(ABC):
 
     def _parts(self, X: Any) -> Iterator[Any]:  # noqa: N803
         """Yield the densities of some rows at a time."""
-        return map(self._densities, self._condition(X).split(BLOCK))
+        return map(self._densities, self._familiar(X).split(BLOCK))
+
+    def _familiar(self, X: Any) -> Tensor:  # noqa: N803
+        """Return rows as the network reads them, with a warning of those that are far out."""
+        condition, scaling = self._condition(X), self.network_.condition_scaling
+        if scaling is None:
+            return condition
+        outside = scaling.outside(condition)
+        counts = outside.sum(0)
+        columns = counts.nonzero().flatten().tolist()
+        if columns:
+            labels = self.encoder_.labels
+            told = [
+                f"{labels[c]} in {counts[c]} row(s), where {scaling.lower[c]:.6g} to "
+                f"{scaling.upper[c]:.6g} was fitted"
+                for c in columns[:LISTED]
+            ]
+            if len(columns) > LISTED:
+                told.append(f"and {len(columns) - LISTED} more column(s)")
+            warnings.warn(
+                f"X is far outside the rows of the fit in {int(outside.any(1).sum())} of "
+                f"{len(condition)} row(s): {'; '.join(told)}. No data support these predictions: "
+                "leave such rows out, or fit on rows like them.",
+                ExtrapolationWarning,
+                stacklevel=_callers(),
+            )
+        return condition
 
     def _each(self, X: Any, ask: Callable[[Any], Tensor]) -> Array:  # noqa: N803
         """Ask the densities of some rows at a time for answers [n, D, ...]."""
@@ -173,3 +211,11 @@ def _levels(quantiles: Any) -> Tensor:
         came, expected = f"is {quantiles!r}", "numbers from 0 to 1 were expected"
         raise ArgumentError(message("quantiles", came, expected, "For the median, pass 0.5."))
     return torch.from_numpy(levels)
+
+
+def _callers() -> int:
+    """Return the `stacklevel` of a warning's first caller outside the package."""
+    level, frame = 1, sys._getframe(1)
+    while frame.f_back is not None and frame.f_globals["__name__"].startswith("condens."):
+        level, frame = level + 1, frame.f_back
+    return level

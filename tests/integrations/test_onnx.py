@@ -25,6 +25,10 @@ def SLOW(name):  # noqa: N802
     return pytest.param(name, marks=pytest.mark.slow)
 
 
+def SLOW_PAIR(name, what):  # noqa: N802
+    return pytest.param(name, what, marks=pytest.mark.slow)
+
+
 def network_of(targets, structure, components, *, seed=0, dtype=torch.float32, maps=None, loc=None):
     """Return a network whose outputs vary much with the condition, in units of their own."""
     with torch.random.fork_rng(devices=[]):
@@ -254,6 +258,74 @@ def test_scales_at_the_floor(tmp_path):
         # In own units float32 rounds the means, by 1e-4 of scales as small as these.
         theirs = network(condition.double()).log_prob(target.double())
         agree(ours, theirs.float(), torch.float32)
+
+
+def bounded(network, width=2.0):
+    """Give a network, and its members, a training range of so many deviations on both sides."""
+    for one in [network, *getattr(network, "members", [])]:
+        scaling = one.condition_scaling
+        scaling.lower.copy_(scaling.location - width * scaling.scale)
+        scaling.upper.copy_(scaling.location + width * scaling.scale)
+    return network
+
+
+def spread_out(network, seed=7):
+    """Return conditions inside the training range and up to 10³⁰ widths of it beyond."""
+    generator, scaling = torch.Generator().manual_seed(seed), network.condition_scaling
+    size = 10 ** torch.linspace(-1, 30, 400, dtype=torch.float64).unsqueeze(-1)
+    direction = torch.randn(400, C, dtype=torch.float64, generator=generator)
+    return (scaling.location + scaling.scale * size * direction).to(network.dtype)
+
+
+@pytest.mark.parametrize(
+    ("name", "what"),
+    [
+        ("full", "log_density"),
+        ("ensemble", "log_density"),
+        ("maps", "log_density"),
+        ("tied", "mixture"),
+        SLOW_PAIR("full", "sample"),
+        SLOW_PAIR("diagonal", "mixture"),
+        SLOW_PAIR("isotropic", "mixture"),
+    ],
+)
+def test_far_outside_the_training_rows(name, what, tmp_path):
+    network = bounded(NETWORKS[name]())
+    file = Written(network, tmp_path / "far.onnx", what)
+    condition = spread_out(network)
+    departure = network.condition_scaling.departure(network.standardise_condition(condition))
+    assert (departure == 0).sum() > 10 < (departure == 1).sum()
+    with torch.no_grad():
+        mixture = network(condition)
+        base = getattr(mixture, "base", mixture)
+        if what == "log_density":
+            target = mixture.sample(generator=torch.Generator().manual_seed(2))
+            (ours,) = file(condition, target)
+            assert ours.isfinite().all()
+            agree(ours, mixture.log_prob(target), network.dtype)
+        elif what == "mixture":
+            ours = GaussianMixture(*file(condition))
+            agree(ours.logits, base.logits.log_softmax(-1), network.dtype)
+            agree(ours.means, base.means, network.dtype)
+            agree(ours.factors, base.factors, network.dtype)
+        else:
+            uniform, noise = torch.zeros(1, 400), torch.ones(1, 400, network.dimensions)
+            expected = base.means[:, 0] + triangular.unwhiten(noise[0], base.factors[:, 0])
+            agree(file(condition, noise, uniform)[0][0], expected, network.dtype)
+
+
+def test_inside_the_range_bit_for_bit_as_without_one(tmp_path):
+    free, held = NETWORKS["full"](), bounded(NETWORKS["full"]())
+    files = [
+        Written(network, tmp_path / f"{i}.onnx", "mixture")
+        for i, network in enumerate((free, held))
+    ]
+    condition = conditions(held, 500)
+    scaling = held.condition_scaling
+    assert not scaling.outside(condition).any()
+    assert ((condition < scaling.lower) | (condition > scaling.upper)).any()
+    for one, other in zip(*(file(condition) for file in files), strict=True):
+        assert torch.equal(one, other)
 
 
 @pytest.mark.parametrize("what", GRAPHS)

@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch
 from torch.testing import assert_close
@@ -9,7 +10,7 @@ from torch.testing import assert_close
 from condens.errors import ArgumentError
 from condens.functional import log_prob, partial_log_prob
 from condens.nn import HEADS, DiagonalHead, FullHead, IsotropicHead, TiedHead
-from condens.nn.start import spread
+from condens.nn.start import Start, spread
 
 torch.manual_seed(0)
 
@@ -71,6 +72,40 @@ class TestEveryHead:
         for k in range(4):
             highest = mixture.component_log_prob(mixture.means[:, k])[:, k]
             assert (highest <= -3 * math.log(0.05 * math.sqrt(2 * math.pi)) + 1e-9).all()
+
+    @pytest.mark.parametrize("shift", [-1000.0, -30.0, 0.0, 30.0, 1000.0])
+    def test_scales_are_bounded_on_both_sides(self, structure, shift):
+        """σ = floor + 1/(1/σ₀ + 1/ceiling), from the outputs, without any function of ours."""
+        head, (features, _) = make(structure, dimensions=1, ceiling=7.0), data()
+        start = 4 * (1 + 1)
+        with torch.no_grad():
+            head.linear.bias[start:] += shift
+            u = head.linear(features)[:, start:].numpy()
+        if structure == "low_rank":
+            outputs = u.reshape(len(u), 4, -1)
+            u, found = -outputs[..., 0], head(features).scales[..., 0]
+        else:
+            found = head(features).covariance_matrices[..., 0, 0].sqrt()
+        with np.errstate(over="ignore"):
+            expected = 0.05 + 1 / (np.exp(u) + 1 / 7.0)
+        np.testing.assert_allclose(found.detach().numpy(), expected + 0 * found.numpy(force=True))
+        assert (found <= 7.05 + 1e-9).all()
+
+    def test_a_start_survives_the_bounds(self, structure):
+        """A head begins at the scales it is asked to begin at, near either bound too."""
+        head = make(structure, dimensions=1, components=4, floor=1e-3, ceiling=10.0)
+        torch.nn.init.zeros_(head.linear.weight)
+        scales = torch.tensor([2e-3, 0.5, 3.0, 9.0], dtype=torch.float64)
+        start = Start(torch.zeros(4, 1, dtype=torch.float64), scales.square()[:, None, None])
+        head.start_from(start)
+        mixture = head(torch.zeros(6, dtype=torch.float64))
+        found = (
+            mixture.scales[:, 0]
+            if structure == "low_rank"
+            else mixture.covariance_matrices[:, 0, 0].sqrt()
+        )
+        expected = scales.log().mean().exp().expand(4) if structure == "tied" else scales
+        assert_close(found, expected, rtol=1e-9, atol=0)
 
     def test_the_density_integrates_to_one(self, structure):
         head = make(structure, dimensions=1)
@@ -139,8 +174,21 @@ def test_partial_density_is_what_layer_1_says():
         ({"features": 0}, "features is 0, but at least 1 was expected. Change it."),
         ({"components": 0}, "components is 0, but at least 1 was expected. Change it."),
         ({"dimensions": 0}, "dimensions is 0, but at least 1 was expected. Change it."),
-        ({"floor": -1e-3}, "floor is -0.001, but at least 0 was expected. Change it."),
-        ({"floor": float("nan")}, "floor is nan, but at least 0 was expected. Change it."),
+        (
+            {"floor": -1e-3},
+            "floor is -0.001, but a number between 1e-30 and 1e30 was expected, "
+            "or 0 for none. Choose it in units of the standardised target.",
+        ),
+        (
+            {"floor": math.nan},
+            "floor is nan, but a number between 1e-30 and 1e30 was expected, "
+            "or 0 for none. Choose it in units of the standardised target.",
+        ),
+        (
+            {"ceiling": 0.0},
+            "ceiling is 0.0, but a number between 1e-30 and 1e30 was expected, "
+            "or inf for none. Choose it in units of the standardised target.",
+        ),
     ],
 )
 def test_impossible_options_are_named(structure, options, text):
@@ -149,10 +197,12 @@ def test_impossible_options_are_named(structure, options, text):
     assert str(raised.value) == text
 
 
+@pytest.mark.parametrize("ceiling", [None, 3.0])
 @pytest.mark.parametrize("structure", HEADS)
-def test_the_configuration_makes_another_like_it(structure):
+def test_the_configuration_makes_another_like_it(structure, ceiling):
     options = {"rank": 3} if structure == "low_rank" else {}
     options |= {"features": 4, "dimensions": 2, "components": 7, "floor": 0.25}
+    options |= {"ceiling": ceiling}
     head = HEADS[structure](**options)
     assert head.configuration() == options
     again = HEADS[structure](**head.configuration())

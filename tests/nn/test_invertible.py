@@ -326,7 +326,7 @@ def test_every_form_of_a_condition_means_the_same():
 
 
 def test_packed_is_what_a_head_puts_out():
-    head = FullHead(4, 3, COMPONENTS, floor=0.0)
+    head = FullHead(4, 3, COMPONENTS, floor=0.0, ceiling=None)
     features, x = torch.randn(ROWS, 4), torch.randn(ROWS, 3)
     block = GaussianMixtureBlock([(3,)], [])
     outputs = head.linear(features)

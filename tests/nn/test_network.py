@@ -86,7 +86,7 @@ class TestBothDoors:
         network, (condition, target) = made(structure), stretched(seed=1)
         location, scale = (b.numpy() for b in network.target_scaling.buffers())
         assert (abs(np.log(scale)) > 1).all(), "a scale of one would hide its logarithm"
-        centre, width = (b for b in network.condition_scaling.buffers())
+        centre, width = network.condition_scaling.location, network.condition_scaling.scale
         mixtures = network.head(network.backbone((condition - centre) / width))
         z = (target.numpy() - location) / scale
         expected = [

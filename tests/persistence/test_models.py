@@ -90,7 +90,9 @@ class TestRoundTrip:
             {"dropout": 0.25, "depth": 3},
             {"depth": 1, "width": 1},
             {"floor": 0},
-            {"floor": 1e-300},
+            {"floor": 1e-30},
+            {"ceiling": None},
+            {"ceiling": 1e30},
             {"components": 1},
         ],
         ids=str,
@@ -100,6 +102,7 @@ class TestRoundTrip:
         loaded = again(network, tmp_path / "model")
         assert_same(loaded, network)
         assert loaded.head.floor == network.head.floor
+        assert loaded.head.ceiling == network.head.ceiling
 
     @pytest.mark.parametrize("activation", ["silu", "relu", "tanh", "gelu"])
     def test_activation(self, tmp_path, activation):

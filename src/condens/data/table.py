@@ -109,6 +109,16 @@ class TableEncoder:
         """The number of codes of every column of categories, unknown being one."""
         return [feature.size for feature in self.features if isinstance(feature, Categories)]
 
+    @property
+    def labels(self) -> list[str]:
+        """What the columns that come out are called: columns of the table, by name or number."""
+        names = self.feature_names or range(self.n_features)
+        columns = [(f"column {n!r}", f) for n, f in zip(names, self.features, strict=True)]
+        numbers = [(label, f) for label, f in columns if isinstance(f, Numbers)]
+        gaps = [f"the gaps of {label}" for label, f in numbers if f.fill is not None]
+        codes = [label for label, f in columns if isinstance(f, Categories)]
+        return [*(label for label, _ in numbers), *gaps, *codes]
+
     def encode(self, table: Any, name: str = "table") -> Tensor:
         """Return a table's rows [n, C] in double precision; an array may share its memory."""
         given = Table.read(table, name)

@@ -44,6 +44,15 @@ class Parameters(NamedTuple):
         """Return the parameters in another precision."""
         return Parameters(*(tensor.to(dtype) for tensor in self))
 
+    @property
+    def variances(self) -> Tensor:
+        """The variance 1/Ūⱼⱼ² of each dimension given those after it [..., K, D]."""
+        return (-2 * self.factors[..., : self.means.shape[-1]]).exp()
+
+    def affine(self, scale: Tensor, loc: Tensor) -> "Parameters":
+        """Return the mixture of scale·x + loc, by `affine_scale`."""
+        return affine_scale(*self, scale, loc)
+
 
 def marginal(logits: Tensor, means: Tensor, factors: Tensor, dims: Sequence[int]) -> Parameters:
     """Return the mixture of x[dims], in the order asked for.
@@ -89,7 +98,10 @@ def condition(
 def affine_scale(
     logits: Tensor, means: Tensor, factors: Tensor, scale: Tensor, loc: Tensor
 ) -> Parameters:
-    """Return the mixture of scale·x + loc, elementwise. Shapes: scale [D], loc [..., D]."""
+    """Return the mixture of scale·x + loc, elementwise.
+
+    Shapes: scale [D], or [..., 1, D] for each mixture its own, and loc [..., D].
+    """
     dtype = means.dtype
     logits, means, factors, scale, loc = widen(logits, means, factors, scale, loc)
     centre = means * scale + loc.unsqueeze(-2)

@@ -29,6 +29,15 @@ class Parameters(NamedTuple):
         """Return the parameters in another precision."""
         return Parameters(*(tensor.to(dtype) for tensor in self))
 
+    @property
+    def variances(self) -> Tensor:
+        """The variance sⱼ² + Σ Vⱼ² of each dimension [..., K, D]."""
+        return (2 * self.log_scales).exp() + self.loadings.square().sum(-1)
+
+    def affine(self, scale: Tensor, loc: Tensor) -> "Parameters":
+        """Return the mixture of scale·x + loc, by `affine_scale`."""
+        return affine_scale(*self, scale, loc)
+
 
 def marginal(
     logits: Tensor, means: Tensor, log_scales: Tensor, loadings: Tensor, dims: Sequence[int]
@@ -77,7 +86,10 @@ def affine_scale(
     scale: Tensor,
     loc: Tensor,
 ) -> Parameters:
-    """Return the mixture of scale·x + loc, elementwise. Shapes: scale [D], loc [..., D]."""
+    """Return the mixture of scale·x + loc, elementwise.
+
+    Shapes: scale [D], or [..., 1, D] for each mixture its own, and loc [..., D].
+    """
     dtype = means.dtype
     means, log_scales, loadings, scale, loc = widen(means, log_scales, loadings, scale, loc)
     centre = means * scale + loc.unsqueeze(-2)

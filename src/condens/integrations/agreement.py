@@ -16,6 +16,9 @@ from condens.nn import DensityNetwork
 TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-10}
 # Rows that a file is tried on, and draws for each.
 ROWS, DRAWS = 17, 3
+# How far outside the training range a file is tried too, in widths of it: where a condition is
+# still read as it is, where less and less of it is, and where nothing more is.
+BEYOND = (0.4, 0.55, 0.7, 2.0, 1e6)
 # Inputs whose first axis is that of the draws.
 RANDOM = ("noise", "uniform")
 
@@ -46,6 +49,18 @@ def trial_inputs(graph: Graph, condition: Any) -> tuple[Tensor, ...]:
     uniform = (upper - 0.5 * share).mT.contiguous()
     known = {"condition": condition, "target": target, "noise": noise, "uniform": uniform}
     return tuple(known[name] for name in graph.inputs)
+
+
+def far_condition(network: DensityNetwork) -> Tensor | None:
+    """Return conditions outside the training range, on both sides of it; None without a range."""
+    scaling = network.condition_scaling
+    if scaling is None or not bool((scaling.lower <= scaling.upper).all()):
+        return None
+    steps = torch.tensor(BEYOND, dtype=torch.float64).unsqueeze(-1)
+    width = torch.maximum(scaling.upper - scaling.lower, scaling.scale)
+    rows = torch.cat([scaling.lower - steps * width, scaling.upper + steps * width])
+    largest = torch.finfo(network.dtype).max
+    return rows.clamp(-largest, largest)
 
 
 def first_row(graph: Graph, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:

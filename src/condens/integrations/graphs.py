@@ -6,7 +6,6 @@ in double precision, as in the network itself.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
 from typing import ClassVar
 
 import torch
@@ -44,7 +43,8 @@ class Graph(nn.Module, ABC):
 
     def __init__(self, network: DensityNetwork) -> None:
         super().__init__()
-        self.network, self._members = network, _members(network)
+        _check(network)
+        self.network = network
         self.maps: tuple[Map, ...] = network.maps or (Real(),) * network.dimensions
 
     @abstractmethod
@@ -53,15 +53,8 @@ class Graph(nn.Module, ABC):
 
     def _standard(self, condition: Tensor) -> Parameters:
         """Return the mixtures of standardised targets, in double precision."""
-        read = self.network.standardise_condition(condition)
-        parts = [
-            Parameters(*widen(*head.parameters_of(member.features(read))))
-            for member, head in self._members
-        ]
-        if len(parts) == 1:
-            return parts[0]
-        share = torch.full((len(parts),), 1 / len(parts), dtype=torch.float64).log()
-        return algebra.ensemble(parts, share.to(condition.device))
+        parameters = self.network.parameters_of(self.network.standardise_condition(condition))
+        return Parameters(*widen(*parameters))
 
 
 class LogDensity(Graph):
@@ -210,10 +203,12 @@ def _substitute(latent: Tensor, factors: Tensor) -> Tensor:
     return solved
 
 
-def _members(network: DensityNetwork) -> Sequence[tuple[MixtureNetwork, TriangularHead]]:
-    """Return the networks with their heads; refuse those that plain operations cannot tell."""
+def _check(network: DensityNetwork) -> None:
+    """Refuse what plain operations cannot tell."""
     if isinstance(network, Ensemble):
-        return [pair for member in network.members for pair in _members(member)]
+        for member in network.members:
+            _check(member)
+        return
     if not isinstance(network, MixtureNetwork):
         came, expected = f"is {type(network).__name__}", "a MixtureNetwork or Ensemble was expected"
         raise ArgumentError(message("network", came, expected, "Pass one of these."))
@@ -225,4 +220,3 @@ def _members(network: DensityNetwork) -> Sequence[tuple[MixtureNetwork, Triangul
         came, expected = "reads codes of categories", "only numbers are exported"
         remedy = "Train on numbers, such as one column of 0 and 1 for each category."
         raise ArgumentError(message("network", came, expected, remedy))
-    return [(network, network.head)]

@@ -13,7 +13,13 @@ from torch import Tensor
 from condens.data.table import Numbers
 from condens.errors import ArgumentError, message
 from condens.files import cannot_hold
-from condens.integrations.agreement import RANDOM, check_agreement, first_row, trial_inputs
+from condens.integrations.agreement import (
+    RANDOM,
+    check_agreement,
+    far_condition,
+    first_row,
+    trial_inputs,
+)
 from condens.integrations.graphs import GRAPHS, Graph
 from condens.nn import DensityNetwork
 from condens.persistence.container import store
@@ -68,6 +74,9 @@ def export(
     data = to_bytes(graph, inputs, opset)
     check_agreement(data, graph, inputs)
     check_agreement(data, graph, first_row(graph, inputs))
+    far = far_condition(graph.network)
+    if far is not None:
+        check_agreement(data, graph, trial_inputs(graph, far))
     store(path, data)
 
 

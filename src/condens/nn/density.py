@@ -11,8 +11,9 @@ from condens.errors import ArgumentError, NotFiniteError, ShapeError, message
 from condens.kernels.passes import weighted_sum
 from condens.mapped import check_maps
 from condens.maps import Integer, Map
-from condens.nn.head import Mixture
-from condens.nn.scaling import Standardiser
+from condens.nn.extrapolation import extrapolate
+from condens.nn.head import Head, Mixture
+from condens.nn.scaling import ConditionScaling, Standardiser
 from condens.tracing import anywhere, checks_values
 from condens.transformed import TransformedMixture
 
@@ -24,12 +25,15 @@ class DensityNetwork(nn.Module, ABC):
     low rank) in the target's own units, and `nll` gives the loss, by the fastest way there
     is, without building the object. Both agree. Condition and target are standardised inside,
     with statistics that `prepare` takes from the training data and that are part of the
-    network's state. The last `condition_codes` columns of the condition are codes of categories,
-    which are neither standardised nor given noise. With `maps`, one for each target, the
-    density is that of targets that are not any real number, a `TransformedMixture`.
+    network's state. Far outside the training rows conditions are read as less far, see
+    `condens.nn.scaling.ConditionScaling`, and no density is narrower than at their edge, see
+    `condens.nn.extrapolation.extrapolate`. The last `condition_codes` columns of the condition
+    are codes of categories, which are neither standardised nor given noise. With `maps`, one for
+    each target, the density is that of targets that are not any real number, a
+    `TransformedMixture`.
     """
 
-    condition_scaling: Standardiser | None
+    condition_scaling: ConditionScaling | None
     target_scaling: Standardiser
     names: tuple[str, ...] | None
     maps: tuple[Map, ...] | None
@@ -52,7 +56,7 @@ class DensityNetwork(nn.Module, ABC):
         self.condition_scaling = (
             None
             if condition_columns is None
-            else Standardiser(condition_columns, fixed=condition_codes)
+            else ConditionScaling(condition_columns, fixed=condition_codes)
         )
         self.target_scaling = Standardiser(dimensions)
         self.names = None if names is None else tuple(names)
@@ -68,27 +72,67 @@ class DensityNetwork(nn.Module, ABC):
     def dtype(self) -> torch.dtype:
         """The dtype the network computes in."""
 
+    @property
     @abstractmethod
-    def mixture_of(self, condition: Tensor) -> Mixture:
-        """Return the mixtures of standardised targets for standardised conditions."""
+    def form(self) -> type[Head]:
+        """The kind of head, which knows what the parameters mean."""
 
     @abstractmethod
-    def loss(self, condition: Tensor, target: Tensor, weights: Tensor | None = None) -> Tensor:
-        """Return the negative log-likelihood of what is standardised already."""
+    def free_parameters(self, condition: Tensor) -> Any:
+        """Return the parameters for standardised conditions, also far outside the training rows."""
+
+    @abstractmethod
+    def _free_row_loss(self, condition: Tensor, target: Tensor) -> Tensor:
+        """Return the negative log-likelihood of each row under `free_parameters`."""
+
+    @abstractmethod
+    def _free_loss(self, condition: Tensor, target: Tensor, weights: Tensor | None) -> Tensor:
+        """Return the sum of these by weight, by the fastest way there is."""
 
     @abstractmethod
     def start(self, target: Tensor, generator: Generator) -> None:
         """Place the components on standardised targets."""
 
-    @abstractmethod
+    def parameters_of(self, condition: Tensor) -> Any:
+        """Return the parameters of the mixtures of standardised targets.
+
+        Far outside the training rows by `extrapolate`. Shapes: condition standardised, [b, C].
+        """
+        free, scaling = self.free_parameters(condition), self.condition_scaling
+        if scaling is None or scaling.holds(condition):
+            return free
+        departure = scaling.departure(condition)
+        if not departure.dim() or not checks_values(departure):
+            edge = self.free_parameters(scaling.nearest(condition))
+            return extrapolate(free, edge, departure)
+        rows = departure > 0
+        edge = self.free_parameters(scaling.nearest(condition[rows]))
+        chosen = type(free)(*(tensor[rows] for tensor in free))
+        parts = zip(free, extrapolate(chosen, edge, departure[rows]), strict=True)
+        return type(free)(*(tensor.index_put((rows,), far) for tensor, far in parts))
+
+    def mixture_of(self, condition: Tensor) -> Mixture:
+        """Return the mixtures of standardised targets for standardised conditions."""
+        return self.form.mixture(self.parameters_of(condition), self.names)
+
     def row_loss(self, condition: Tensor, target: Tensor) -> Tensor:
         """Return the negative log-likelihood of each standardised row."""
+        if self.condition_scaling is None or self.condition_scaling.holds(condition):
+            return self._free_row_loss(condition, target)
+        return self.form.row_loss(self.parameters_of(condition), target)
+
+    def loss(self, condition: Tensor, target: Tensor, weights: Tensor | None = None) -> Tensor:
+        """Return the negative log-likelihood of what is standardised already."""
+        if self.condition_scaling is None or self.condition_scaling.holds(condition):
+            return self._free_loss(condition, target, weights)
+        return weighted_sum(self.row_loss(condition, target), weights)
 
     def forward(self, condition: Tensor) -> Any:
         """Return the mixtures, in the target's own units and the dtype of the condition.
 
         Shapes: condition [b, C], or what the backbone takes → batch shape [b].
         """
+        self._check_condition(condition)
         standard = self.mixture_of(self.standardise_condition(condition))
         mixture = self.target_scaling.inverse(standard)
         if self.maps is not None:
@@ -129,7 +173,7 @@ class DensityNetwork(nn.Module, ABC):
         if self.condition_scaling is None:
             return condition.to(self.dtype) if condition.is_floating_point() else condition
         self._check_columns(condition)
-        return self.condition_scaling(condition).to(self.dtype)
+        return self.condition_scaling(condition, self.dtype)
 
     def standardise_target(self, target: Tensor, generator: Generator | None = None) -> Tensor:
         """Return what the head's density is over, `real_target` standardised."""
@@ -147,6 +191,13 @@ class DensityNetwork(nn.Module, ABC):
         for own, column in zip(self.maps or (), real.unbind(1), strict=False):
             each = each - own.log_slope_at(column).nan_to_num(nan=0.0)
         return each
+
+    def extend_range(self, condition: Tensor) -> Self:
+        """Let the training range hold these conditions too; the scales stay."""
+        if self.condition_scaling is not None:
+            self._check_columns(condition)
+            self.condition_scaling.extend(condition)
+        return self
 
     @torch.no_grad()
     def prepare(
@@ -183,14 +234,9 @@ class DensityNetwork(nn.Module, ABC):
             came = f"has {condition.shape[0] if condition.dim() else 'no'} rows"
             expected = f"target has {target.shape[0]}"
             raise ShapeError(message("condition", came, expected, "Pass one row for each."))
-        self._check_columns(condition)
+        self._check_condition(condition)
         for column, own in enumerate(self.maps or ()):
             own.check(f"target {self.names[column] if self.names else column}", target[:, column])
-        if condition.is_floating_point() and anywhere(~condition.isfinite()):
-            row = int((~condition.isfinite()).nonzero()[0, 0])
-            came, expected = f"is NaN or infinite in row {row}", "the network reads every entry"
-            remedy = "Drop such rows, or fill the entries (and add a column that tells which)."
-            raise NotFiniteError(message("condition", came, expected, remedy))
 
     def real_target(self, target: Tensor, generator: Generator | None = None) -> Tensor:
         """Return the real coordinates of targets [b, D], in double precision.
@@ -206,6 +252,14 @@ class DensityNetwork(nn.Module, ABC):
             for own, column in zip(self.maps, target.unbind(1), strict=True)
         ]
         return torch.stack(columns, 1)
+
+    def _check_condition(self, condition: Tensor) -> None:
+        self._check_columns(condition)
+        if condition.is_floating_point() and anywhere(~condition.isfinite()):
+            row = int((~condition.isfinite()).nonzero()[0, 0])
+            came, expected = f"is NaN or infinite in row {row}", "the network reads every entry"
+            remedy = "Drop such rows, or fill the entries (and add a column that tells which)."
+            raise NotFiniteError(message("condition", came, expected, remedy))
 
     def _check_columns(self, condition: Tensor) -> None:
         if self.condition_scaling is None:

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Generator, Tensor, nn
@@ -10,7 +10,7 @@ from torch import Generator, Tensor, nn
 from condens.errors import ArgumentError, message
 from condens.kernels.passes import weighted_sum
 from condens.nn.density import DensityNetwork
-from condens.nn.head import Mixture
+from condens.nn.head import Head
 from condens.nn.network import MixtureNetwork
 
 
@@ -41,6 +41,10 @@ class Ensemble(DensityNetwork):
             if any(one != found[0] for one in found):
                 came, expected = f"have {what} {found}", "the same were expected"
                 raise ArgumentError(message("members", came, expected, "Make them alike."))
+        if any(member.form.join is not first.form.join for member in members):
+            came = f"have structures {[member.head.structure for member in members]}"
+            expected = "all of low rank, or none, were expected"
+            raise ArgumentError(message("members", came, expected, "Make them alike."))
         scaling = first.condition_scaling
         columns = None if scaling is None else len(scaling.location)
         super().__init__(first.dimensions, columns, first.names, first.condition_codes, first.maps)
@@ -56,25 +60,52 @@ class Ensemble(DensityNetwork):
         """The dtype of the first member."""
         return self.members[0].dtype
 
-    def mixture_of(self, condition: Tensor) -> Mixture:
-        """Return the mixture of all members' components."""
-        parts: list[Any] = [member.mixture_of(condition) for member in self.members]
-        made: Mixture = type(parts[0]).ensemble(parts)
-        return made
+    @property
+    def form(self) -> type[Head]:
+        """The class of the first member's head."""
+        return self.members[0].form
 
-    def row_loss(self, condition: Tensor, target: Tensor) -> Tensor:
-        """Return the negative log-likelihood of each standardised row."""
-        each = torch.stack([member.row_loss(condition, target) for member in self.members])
-        return math.log(len(each)) - torch.logsumexp(-each, 0)
+    def free_parameters(self, condition: Tensor) -> Any:
+        """Return the parameters of all members' components."""
+        parts = [member.free_parameters(condition) for member in self.members]
+        share = -math.log(len(parts))
+        means: Tensor = parts[0].means
+        return self.form.join(parts, means.new_full((len(parts),), share))
 
-    def loss(self, condition: Tensor, target: Tensor, weights: Tensor | None = None) -> Tensor:
-        """Return the negative log-likelihood of the average density."""
-        return weighted_sum(self.row_loss(condition, target), weights)
+    def _free_row_loss(self, condition: Tensor, target: Tensor) -> Tensor:
+        each = [member._free_row_loss(condition, target) for member in self.members]
+        return math.log(len(each)) - torch.logsumexp(-torch.stack(each), 0)
+
+    def _free_loss(self, condition: Tensor, target: Tensor, weights: Tensor | None) -> Tensor:
+        return weighted_sum(self._free_row_loss(condition, target), weights)
 
     def start(self, target: Tensor, generator: Generator) -> None:
         """Place every member's components, each from other seeds."""
         for member in self.members:
             member.start(target, generator)
+
+    @torch.no_grad()
+    def prepare(
+        self,
+        condition: Tensor,
+        target: Tensor,
+        *,
+        generator: Generator | None = None,
+        from_data: bool = True,
+    ) -> Self:
+        """Take the scales from data, for every member, and start their components there."""
+        super().prepare(condition, target, generator=generator, from_data=from_data)
+        return self._shared()
+
+    def extend_range(self, condition: Tensor) -> Self:
+        """Let the training range of every member hold these conditions too."""
+        super().extend_range(condition)
+        return self._shared()
+
+    def _shared(self) -> Self:
+        """Give every member the scales, so that it can be used alone."""
+        for member in self.members:
             member.target_scaling.load_state_dict(self.target_scaling.state_dict())
             if self.condition_scaling is not None and member.condition_scaling is not None:
                 member.condition_scaling.load_state_dict(self.condition_scaling.state_dict())
+        return self

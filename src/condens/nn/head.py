@@ -1,10 +1,12 @@
 """From features to a mixture: one class for each structure of the covariances.
 
-A head is a linear layer and the meaning of its outputs. Every scale has a floor inside the
-factor, σ = floor + exp(−u), so that the density stays normalised and bounded.
+A head is a linear layer and the meaning of its outputs. Every scale has a floor and a ceiling
+inside the factor, σ = floor + 1/(exp(u) + 1/ceiling), so that the density stays normalised and
+bounded, and its quantiles finite.
 """
 
 import copy
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any, ClassVar, Self
@@ -14,9 +16,10 @@ from torch import Generator, Tensor, nn
 
 from condens.distribution import GaussianMixture
 from condens.errors import ArgumentError, message
+from condens.functional import algebra
 from condens.functional.algebra import Parameters
 from condens.functional.partial import partial_log_prob
-from condens.functional.triangular import bounded_scales, packed_size
+from condens.functional.triangular import bounded_scales, check_bounds, packed_size
 from condens.kernels import linear_nll, nll, weighted_nll
 from condens.kernels.checks import check, check_strided, check_weights
 from condens.kernels.head import Layout
@@ -28,8 +31,10 @@ from condens.tracing import anywhere, checks_values
 
 Mixture = GaussianMixture | LowRankMixture
 
-# In units of the standardised targets.
-FLOOR = 1e-3
+# In units of the standardised targets. The ceiling is wider than the tails that a component has
+# to reach (standardising goes by the quartiles where outliers are 20 deviations wide), and it
+# changes a scale of one by a ten-thousandth.
+FLOOR, CEILING = 1e-3, 1e4
 # Size of the first outputs' dependence on the features: small, so that the start decides.
 GAIN = 0.1
 
@@ -41,7 +46,8 @@ class Head(nn.Module, ABC):
         features: F.
         dimensions: D.
         components: K.
-        floor: added to every scale, in units of the standardised target.
+        floor: added to every scale, in units of the standardised target; 0 for none.
+        ceiling: of every scale before that; None for none.
         generator: of the first weights; by default torch's.
     """
 
@@ -54,23 +60,21 @@ class Head(nn.Module, ABC):
         components: int = 10,
         *,
         floor: float = FLOOR,
+        ceiling: float | None = CEILING,
         generator: Generator | None = None,
     ) -> None:
         super().__init__()
-        for name, value, least in (
-            ("features", features, 1),
-            ("dimensions", dimensions, 1),
-            ("components", components, 1),
-            ("floor", floor, 0),
+        for name, value in (
+            ("features", features),
+            ("dimensions", dimensions),
+            ("components", components),
         ):
-            if not value >= least:
-                came, expected = f"is {value}", f"at least {least} was expected"
+            if not value >= 1:
+                came, expected = f"is {value}", "at least 1 was expected"
                 raise ArgumentError(message(name, came, expected, "Change it."))
-        self.dimensions, self.components, self.floor = (
-            int(dimensions),
-            int(components),
-            float(floor),
-        )
+        self.dimensions, self.components = int(dimensions), int(components)
+        self.floor, self.ceiling = float(floor), math.inf if ceiling is None else float(ceiling)
+        check_bounds(self.floor, self.ceiling)
         self.linear = linear(features, self._outputs, generator)
         with torch.no_grad():
             self.linear.weight.mul_(GAIN)
@@ -80,13 +84,14 @@ class Head(nn.Module, ABC):
         """Return the arguments that make another one like this.
 
         >>> FullHead(16, 2, 3).configuration()
-        {'features': 16, 'dimensions': 2, 'components': 3, 'floor': 0.001}
+        {'features': 16, 'dimensions': 2, 'components': 3, 'floor': 0.001, 'ceiling': 10000.0}
         """
         return {
             "features": int(self.linear.in_features),
             "dimensions": int(self.dimensions),
             "components": int(self.components),
             "floor": float(self.floor),
+            "ceiling": None if self.ceiling == math.inf else float(self.ceiling),
         }
 
     @property
@@ -103,12 +108,31 @@ class Head(nn.Module, ABC):
         """Return the outputs [S] that describe the covariances of a start best."""
 
     @abstractmethod
+    def parameters_of(self, features: Tensor) -> Any:
+        """Return the mixtures' parameters."""
+
+    @staticmethod
+    @abstractmethod
+    def join(members: Sequence[Any], log_weights: Tensor) -> Any:
+        """Return the parameters of an ensemble, from those of its members."""
+
+    @staticmethod
+    @abstractmethod
+    def mixture(parameters: Any, names: Sequence[str] | None = None) -> Mixture:
+        """Return the mixtures that have these parameters."""
+
+    @staticmethod
+    @abstractmethod
+    def row_loss(parameters: Any, target: Tensor) -> Tensor:
+        """Return −log p(target) of each row; entries that are NaN were not observed."""
+
     def forward(self, features: Tensor, names: Sequence[str] | None = None) -> Mixture:
         """Return the mixtures."""
+        return self.mixture(self.parameters_of(features), names)
 
-    @abstractmethod
     def row_nll(self, features: Tensor, target: Tensor) -> Tensor:
         """Return −log p(target) of each row; entries that are NaN were not observed."""
+        return self.row_loss(self.parameters_of(features), target)
 
     def logits_of(self, features: Tensor) -> Tensor:
         """Return the logits of the weights alone [..., K]."""
@@ -203,10 +227,16 @@ class Head(nn.Module, ABC):
         means = outputs[..., first:second].unflatten(-1, (self.components, self.dimensions))
         return outputs[..., :first], means, outputs[..., second:]
 
-    def _below_floor(self, log_diagonal: Tensor) -> Tensor:
-        """Return the u with floor + exp(−u) = exp(−log_diagonal), as far as there is one."""
+    def _unbounded(self, log_diagonal: Tensor) -> Tensor:
+        """Return the u with floor + 1/(exp(u) + 1/ceiling) = exp(−log_diagonal).
+
+        As far as there is one: scales too near to a bound become ones that are not.
+        """
         rest = (-log_diagonal).exp() - self.floor
-        return -rest.clamp(min=0.1 * self.floor).log() if self.floor else log_diagonal
+        if self.floor:
+            rest = rest.clamp(min=0.1 * self.floor)
+        # At least 0.1/ceiling: a scale of ten elevenths of the ceiling is the widest start.
+        return (1 / rest - 1 / self.ceiling).clamp(min=0.1 / self.ceiling).log()
 
 
 class TriangularHead(Head):
@@ -214,21 +244,23 @@ class TriangularHead(Head):
 
     @abstractmethod
     def _factors_of(self, outputs: Tensor) -> Tensor:
-        """Return packed factors [..., K, T] from the last outputs [..., S], floor included."""
+        """Return packed factors [..., K, T] from the last outputs [..., S], within the bounds."""
 
     def parameters_of(self, features: Tensor) -> Parameters:
         """Return logits [..., K], means [..., K, D] and factors [..., K, T]."""
         logits, means, scales = self._split(self.linear(features))
         return Parameters(logits, means, self._factors_of(scales))
 
-    def forward(self, features: Tensor, names: Sequence[str] | None = None) -> GaussianMixture:
-        """Return the mixtures."""
-        parameters = self.parameters_of(features)
+    join = staticmethod(algebra.ensemble)
+
+    @staticmethod
+    def mixture(parameters: Parameters, names: Sequence[str] | None = None) -> GaussianMixture:
+        """Return the mixtures that have these parameters."""
         return GaussianMixture(*parameters, names=names, validate_args=False)
 
-    def row_nll(self, features: Tensor, target: Tensor) -> Tensor:
+    @staticmethod
+    def row_loss(parameters: Parameters, target: Tensor) -> Tensor:
         """Return −log p(target) of each row; entries that are NaN were not observed."""
-        parameters = self.parameters_of(features)
         if not checks_values(target) or anywhere(target.isnan()):
             return -partial_log_prob(target, *parameters)
         return nll(target, *parameters)
@@ -251,10 +283,10 @@ class _Packed(TriangularHead):
 
     def _factors_of(self, outputs: Tensor) -> Tensor:
         factors = outputs.unflatten(-1, (self.components, self._layout.packed))
-        return bounded_scales(factors, self.dimensions, self.floor)
+        return bounded_scales(factors, self.dimensions, self.floor, self.ceiling)
 
     def _scales_from(self, start: Start) -> Tensor:
-        diagonal = self._below_floor(start.factors[:, : self.dimensions])
+        diagonal = self._unbounded(start.factors[:, : self.dimensions])
         strict = start.factors[:, self.dimensions : self._layout.packed]
         return torch.cat([diagonal, strict], -1).flatten()
 
@@ -281,6 +313,7 @@ class _Packed(TriangularHead):
             self.components,
             weights,
             floor=self.floor,
+            ceiling=self.ceiling,
             gaps=gaps,
         )
 
@@ -297,7 +330,7 @@ class DiagonalHead(_Packed):
     structure = "diagonal"
 
     def _scales_from(self, start: Start) -> Tensor:
-        return self._below_floor(_marginal_log_diagonals(start)).flatten()
+        return self._unbounded(_marginal_log_diagonals(start)).flatten()
 
 
 class IsotropicHead(TriangularHead):
@@ -310,11 +343,11 @@ class IsotropicHead(TriangularHead):
         return self.components
 
     def _factors_of(self, outputs: Tensor) -> Tensor:
-        lifted = bounded_scales(outputs.unsqueeze(-1), 1, self.floor)
+        lifted = bounded_scales(outputs.unsqueeze(-1), 1, self.floor, self.ceiling)
         return lifted.expand(*lifted.shape[:-1], self.dimensions)
 
     def _scales_from(self, start: Start) -> Tensor:
-        return self._below_floor(_marginal_log_diagonals(start).mean(-1))
+        return self._unbounded(_marginal_log_diagonals(start).mean(-1))
 
 
 class TiedHead(TriangularHead):
@@ -327,12 +360,12 @@ class TiedHead(TriangularHead):
         return packed_size(self.dimensions)
 
     def _factors_of(self, outputs: Tensor) -> Tensor:
-        lifted = bounded_scales(outputs, self.dimensions, self.floor).unsqueeze(-2)
+        lifted = bounded_scales(outputs, self.dimensions, self.floor, self.ceiling).unsqueeze(-2)
         return lifted.expand(*lifted.shape[:-2], self.components, -1)
 
     def _scales_from(self, start: Start) -> Tensor:
         mean = start.factors.mean(0)
-        diagonal = self._below_floor(mean[: self.dimensions])
+        diagonal = self._unbounded(mean[: self.dimensions])
         return torch.cat([diagonal, mean[self.dimensions :]])
 
 

@@ -1,18 +1,17 @@
 """A head for many targets: covariances that are diagonal plus of low rank."""
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Generator, Tensor
 
-from condens.functional import low_rank
+from condens.functional import low_rank, low_rank_algebra
 from condens.functional.low_rank_algebra import Parameters
 from condens.functional.triangular import bounded_log_scales
 from condens.kernels.passes import weighted_sum
 from condens.low_rank import LowRankMixture
-from condens.nn.head import FLOOR, Head
+from condens.nn.head import CEILING, FLOOR, Head
 from condens.nn.start import Start
 from condens.tracing import anywhere, checks_values
 
@@ -24,7 +23,7 @@ class LowRankHead(Head):
         features: F.
         dimensions: D.
         components: K.
-        floor: added to every s, in units of the standardised target.
+        floor, ceiling: of every s, in units of the standardised target.
         rank: r.
         generator: of the first weights; by default torch's.
     """
@@ -38,11 +37,14 @@ class LowRankHead(Head):
         components: int = 10,
         *,
         floor: float = FLOOR,
+        ceiling: float | None = CEILING,
         rank: int = 5,
         generator: Generator | None = None,
     ) -> None:
         self.rank = rank
-        super().__init__(features, dimensions, components, floor=floor, generator=generator)
+        super().__init__(
+            features, dimensions, components, floor=floor, ceiling=ceiling, generator=generator
+        )
 
     def configuration(self) -> dict[str, Any]:
         """Return the arguments that make another one like this."""
@@ -57,18 +59,22 @@ class LowRankHead(Head):
         logits, means, outputs = self._split(self.linear(features))
         outputs = outputs.unflatten(-1, (self.components, self.dimensions, 1 + self.rank))
         log_scales, loadings = outputs[..., 0], outputs[..., 1:]
-        log_scales = bounded_log_scales(log_scales, self.floor, math.inf)
+        log_scales = bounded_log_scales(log_scales, self.floor, self.ceiling)
         return Parameters(logits, means, log_scales, loadings)
 
-    def forward(self, features: Tensor, names: Sequence[str] | None = None) -> LowRankMixture:
-        """Return the mixtures."""
-        return LowRankMixture(*self.parameters_of(features), names=names, validate_args=False)
+    join = staticmethod(low_rank_algebra.ensemble)
 
-    def row_nll(self, features: Tensor, target: Tensor) -> Tensor:
+    @staticmethod
+    def mixture(parameters: Parameters, names: Sequence[str] | None = None) -> LowRankMixture:
+        """Return the mixtures that have these parameters."""
+        return LowRankMixture(*parameters, names=names, validate_args=False)
+
+    @staticmethod
+    def row_loss(parameters: Parameters, target: Tensor) -> Tensor:
         """Return −log p(target) of each row; entries that are NaN were not observed."""
         missing = not checks_values(target) or anywhere(target.isnan())
         density = low_rank.partial_log_prob if missing else low_rank.log_prob
-        return -density(target, *self.parameters_of(features))
+        return -density(target, *parameters)
 
     def _partial_nll(
         self,
@@ -88,7 +94,7 @@ class LowRankHead(Head):
         loadings = vectors[:, :, self.dimensions - rank :] * length.unsqueeze(-2)
         whole = start.covariances.diagonal(dim1=-2, dim2=-1)
         rest = (whole - loadings.square().sum(-1)).clamp(min=0.01 * whole).sqrt()
-        log_scales = (rest - self.floor).clamp(min=0.1 * rest).log().unsqueeze(-1)
+        log_scales = -self._unbounded(-rest.log()).unsqueeze(-1)
         # At zero a loading has no gradient: those beyond D start small.
         more = 0.01 * vectors[:, :, :1].expand(-1, -1, self.rank - rank)
         return torch.cat([log_scales, loadings, more], -1).flatten()

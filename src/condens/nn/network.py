@@ -11,7 +11,7 @@ from condens.errors import ArgumentError, KindError, ShapeError, message
 from condens.maps import Map
 from condens.nn.backbone import MLP
 from condens.nn.density import DensityNetwork
-from condens.nn.head import FLOOR, Head, Mixture, TriangularHead
+from condens.nn.head import CEILING, FLOOR, Head, TriangularHead
 from condens.nn.heads import HEADS
 from condens.nn.start import spread
 from condens.nn.table import TableMLP
@@ -67,6 +67,7 @@ class MixtureNetwork(DensityNetwork):
         normalise: bool = False,
         dropout: float = 0.0,
         floor: float = FLOOR,
+        ceiling: float | None = CEILING,
         rank: int = 5,
         categories: Sequence[int] = (),
         names: Sequence[str] | None = None,
@@ -97,10 +98,10 @@ class MixtureNetwork(DensityNetwork):
             if codes
             else MLP(conditions, **layers)
         )
-        options = {"rank": rank} if structure == "low_rank" else {}
-        head = HEADS[structure](
-            width, targets, components, floor=floor, generator=generator, **options
-        )
+        options: dict[str, Any] = {"floor": floor, "ceiling": ceiling, "generator": generator}
+        if structure == "low_rank":
+            options["rank"] = rank
+        head = HEADS[structure](width, targets, components, **options)
         return cls(
             backbone,
             head,
@@ -115,22 +116,25 @@ class MixtureNetwork(DensityNetwork):
         """The dtype the head computes in."""
         return self.head.linear.weight.dtype
 
+    @property
+    def form(self) -> type[Head]:
+        """The class of the head."""
+        return type(self.head)
+
     def features(self, condition: Tensor) -> Tensor:
         """Return the backbone's features of standardised conditions, in the head's dtype."""
         features = self.backbone(condition)
         self._check_features(features, condition)
         return features.to(self.dtype)
 
-    def mixture_of(self, condition: Tensor) -> Mixture:
-        """Return the mixtures of standardised targets for standardised conditions."""
-        return self.head.forward(self.features(condition), self.names)
+    def free_parameters(self, condition: Tensor) -> Any:
+        """Return the parameters that the head gives standardised conditions, wherever they are."""
+        return self.head.parameters_of(self.features(condition))
 
-    def row_loss(self, condition: Tensor, target: Tensor) -> Tensor:
-        """Return the negative log-likelihood of each standardised row."""
+    def _free_row_loss(self, condition: Tensor, target: Tensor) -> Tensor:
         return self.head.row_nll(self.features(condition), target)
 
-    def loss(self, condition: Tensor, target: Tensor, weights: Tensor | None = None) -> Tensor:
-        """Return the negative log-likelihood of what is standardised already, head fused."""
+    def _free_loss(self, condition: Tensor, target: Tensor, weights: Tensor | None) -> Tensor:
         return self.head.nll(self.features(condition), target, weights)
 
     def start(self, target: Tensor, generator: Generator) -> None:

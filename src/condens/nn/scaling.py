@@ -1,12 +1,14 @@
 """Bringing conditions and targets to a common scale."""
 
+import math
 from collections.abc import Callable
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import torch
 from torch import Tensor, nn
 
 from condens.errors import NotFiniteError, message
+from condens.tracing import checks_values
 
 # A standard deviation this many times what the middle half of a column tells is an
 # outlier's, not the column's: then the middle half decides.
@@ -15,6 +17,20 @@ HEAVY = 20.0
 SORTED = 50_000
 # 1 / (2 Φ⁻¹(¾)): the standard deviation of a normal from the distance of its quartiles.
 _FROM_QUARTILES = 0.7413011092528009
+# Sums and differences of larger numbers might be infinite: they are divided by this first. Both
+# are powers of two, so that no digit is lost.
+_LARGE, _UNIT = 2.0**900, 2.0**100
+
+# The bounds of an empty range, lower and −upper: whatever comes widens it. Model files hold finite
+# numbers only.
+EMPTY = torch.finfo(torch.float64).max
+# Part of its range that a column may leave it by and still be read as it is.
+MARGIN = 0.5
+# Part of its range that what is read grows by, at most, beyond that.
+REACH = 0.25
+# Standardised numbers beyond this are never read as they are, whatever the range: a few products
+# of them must stay below the largest number of single precision.
+FARTHEST = 1e9
 
 
 class Standardiser(nn.Module):
@@ -49,28 +65,38 @@ class Standardiser(nn.Module):
             came = f"is infinite in row {row}, column {column}"
             remedy = "Remove the row, or mark the entry as missing with NaN."
             raise NotFiniteError(message(name, came, "finite numbers were expected", remedy))
-        self.location.copy_(torch.nanmean(values, 0).nan_to_num(nan=0.0))
-        centred = values - self.location
+        unit = torch.where(values.abs().nan_to_num(nan=0.0).amax(0) > _LARGE, _UNIT, 1.0)
+        values = values / unit
+        location = torch.nanmean(values, 0).nan_to_num(nan=0.0)
+        centred = values - location
         # Divided by the largest before squaring: 1e200 squared would be infinite.
         largest = centred.abs().nan_to_num(nan=0.0).amax(0)
-        unit = torch.where(largest > 0, largest, 1.0)
-        deviation = unit * torch.nanmean((centred / unit).square(), 0).sqrt()
+        largest = torch.where(largest > 0, largest, 1.0)
+        deviation = largest * torch.nanmean((centred / largest).square(), 0).sqrt()
         some = values[:: 1 + len(values) // SORTED]
         levels = values.new_tensor([0.25, 0.5, 0.75])
         low, middle, high = torch.nanquantile(some, levels, 0).nan_to_num(nan=0.0)
         robust = _FROM_QUARTILES * (high - low)
         heavy = (robust > 0) & (deviation > HEAVY * robust)
-        self.location.copy_(torch.where(heavy, middle, self.location))
+        location = torch.where(heavy, middle, location)
         scale = torch.where(heavy, robust, deviation).nan_to_num(nan=0.0)
         # What is left of a constant column is rounding.
-        rounding = 1e-14 * self.location.abs()
-        self.scale.copy_(torch.where(scale > rounding, scale, 1.0))
+        rounding = 1e-14 * location.abs()
+        self.location.copy_(location * unit)
+        self.scale.copy_(torch.where(scale > rounding, scale * unit, 1.0))
         self.location[self.free :], self.scale[self.free :] = 0.0, 1.0
         return self
 
     def forward(self, values: Tensor) -> Tensor:
         """Return (values − location) / scale, in double precision."""
-        return (values.double() - self.location) / self.scale
+        values = values.double()
+        difference = values - self.location
+        standard, infinite = difference / self.scale, difference.isinf()
+        if checks_values(values) and not bool(infinite.any()):
+            return standard
+        # Of numbers near the largest, the difference may not be one.
+        halves = 2 * ((0.5 * values - 0.5 * self.location) / self.scale)
+        return torch.where(infinite, halves, standard)
 
     def inverse(self, mixture: Any) -> Any:
         """Return the mixture of location + scale · x, in double precision."""
@@ -85,3 +111,141 @@ class Standardiser(nn.Module):
             if buffer is not None and moved is not None:
                 self._buffers[name] = buffer.to(moved.device)
         return applied
+
+
+class Ends(NamedTuple):
+    """Where standardised columns change how they are read, all of shape [C].
+
+    The training range is `low` to `high`; the identity holds from `first` to `last`; beyond, a
+    column grows by less than `reach`.
+    """
+
+    low: Tensor
+    high: Tensor
+    first: Tensor
+    last: Tensor
+    reach: Tensor
+
+    def to(self, dtype: torch.dtype) -> "Ends":
+        """Return the ends in another precision."""
+        return Ends(*(end.to(dtype) for end in self))
+
+
+class ConditionScaling(Standardiser):
+    """Standardise conditions, and read what is far outside the training rows as less far.
+
+    It remembers the range [lower, upper] of every column. With z the standardised number and w
+    the width of the range, at least 1, what is read is
+
+        z  inside the range and half of w on both sides of it, bit for bit;
+        e + r·t/(1 + t),  t = (z − e)/r,  r = w/4,  beyond the end e of that, and so below e + r.
+
+    It is monotone, has a continuous slope, and is finite for every finite number. Columns without
+    a range (codes of categories always, all of them before the first `fit`) are read as they are;
+    numbers up to 10⁹, which float32 can compute with.
+
+    Shapes: [..., C] → [..., C].
+
+    >>> scaling = ConditionScaling(1)
+    >>> _ = scaling.fit(torch.tensor([[-1.0], [1.0]]))
+    >>> scaling(torch.tensor([[-1.0], [2.0], [3.0], [1e300]])).flatten()
+    tensor([-1.0000, 2.0000, 2.3333, 2.5000], dtype=torch.float64)
+    """
+
+    lower: Tensor
+    upper: Tensor
+
+    def __init__(self, columns: int, fixed: int = 0) -> None:
+        super().__init__(columns, fixed)
+        self.register_buffer("lower", torch.full((columns,), EMPTY, dtype=torch.float64))
+        self.register_buffer("upper", torch.full((columns,), -EMPTY, dtype=torch.float64))
+        self._known: dict[Any, tuple[tuple[Tensor, ...], list[int], Ends | None]] = {}
+
+    @torch.no_grad()
+    def fit(self, values: Tensor, name: str = "values") -> Self:
+        """Take location, scale and range from data [n, C]."""
+        super().fit(values, name)
+        self.lower.fill_(EMPTY)
+        self.upper.fill_(-EMPTY)
+        return self.extend(values)
+
+    @torch.no_grad()
+    def extend(self, values: Tensor) -> Self:
+        """Let the range hold these data [n, C] too."""
+        numbers = values[:, : self.free].double()
+        lower, upper = self.lower[: self.free], self.upper[: self.free]
+        lower.copy_(torch.minimum(lower, numbers.nan_to_num(nan=EMPTY).amin(0)))
+        upper.copy_(torch.maximum(upper, numbers.nan_to_num(nan=-EMPTY).amax(0)))
+        return self
+
+    def forward(self, values: Tensor, dtype: torch.dtype = torch.float64) -> Tensor:
+        """Return what a network of this dtype reads."""
+        standard, ends = super().forward(values), self._ends(dtype)
+        inside = standard.clamp(ends.first, ends.last)
+        unchanged = standard == inside
+        if checks_values(values) and bool(unchanged.all()):
+            return standard.to(dtype)
+        steps = (standard - inside) / ends.reach
+        # t/(1 + t) would be NaN where the division overflowed.
+        held = inside + ends.reach * steps.sign() * (1 - 1 / (1 + steps.abs()))
+        return torch.where(unchanged, standard, held).to(dtype)
+
+    def outside(self, values: Tensor) -> Tensor:
+        """Tell which values are not read as they are. Shapes: [..., C] → [..., C]."""
+        standard, ends = super().forward(values), self._ends(torch.float64)
+        return (standard < ends.first) | (standard > ends.last)
+
+    def holds(self, read: Tensor) -> bool:
+        """Tell whether all rows that `forward` returned are inside, where values are checked."""
+        ends = self._ends(read.dtype, read.dtype)
+        return checks_values(read) and torch.equal(read, read.clamp(ends.first, ends.last))
+
+    def departure(self, read: Tensor) -> Tensor:
+        """Return how far out rows are, from 0 (inside) to 1. Shapes: [..., C] → [...].
+
+        Of rows that `forward` returned. It reaches 1, smoothly, where some column is r beyond its
+        end.
+        """
+        ends = self._ends(read.dtype, read.dtype)
+        steps = (read - read.clamp(ends.first, ends.last)).abs() / ends.reach
+        part = (2 * steps.amax(-1)).clamp(max=1.0)
+        return part.square() * (3 - 2 * part)
+
+    def nearest(self, read: Tensor) -> Tensor:
+        """Return the nearest rows in the training range. Shapes: [..., C] → [..., C]."""
+        ends = self._ends(read.dtype, read.dtype)
+        return read.clamp(ends.low, ends.high)
+
+    def _ends(self, limit: torch.dtype, dtype: torch.dtype = torch.float64) -> Ends:
+        """Return the ends for a network of the dtype `limit`, in standardised units.
+
+        Kept for as long as the buffers are the same: finding them takes as long as a small network.
+        """
+        buffers = (self.location, self.scale, self.lower, self.upper)
+        if not checks_values(*buffers) or any(buffer.is_inference() for buffer in buffers):
+            return self._find_ends(limit).to(dtype)
+        versions = [buffer._version for buffer in buffers]
+        held, before, ends = self._known.get((limit, dtype), ((), [], None))
+        same = all(a is b for a, b in zip(held, buffers, strict=False))
+        if ends is None or before != versions or not same:
+            ends = self._find_ends(limit).to(dtype)
+            self._known[limit, dtype] = buffers, versions, ends
+        return ends
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_known": {}}
+
+    def _find_ends(self, dtype: torch.dtype) -> Ends:
+        known = self.lower <= self.upper
+        # Where a column varies its range is longer than its scale; a constant one has scale one.
+        margin = MARGIN * torch.maximum(self.upper - self.lower, self.scale)
+        raw = torch.stack([self.lower, self.upper, self.lower - margin, self.upper + margin])
+        # Through the function that values go through: rounding puts none inside on the outside.
+        low, high, first, last = super().forward(raw).unbind()
+        most = min(FARTHEST, math.sqrt(torch.finfo(dtype).max))
+        number = torch.arange(len(known), device=known.device) < self.free
+        limit = torch.where(number, torch.full_like(self.scale, most), torch.inf)
+        low, first = (torch.where(known, end, -torch.inf).clamp(min=-limit) for end in (low, first))
+        high, last = (torch.where(known, end, torch.inf).clamp(max=limit) for end in (high, last))
+        reach = (REACH * (high - low)).clamp(min=REACH, max=most)
+        return Ends(low, high, first, last, reach)

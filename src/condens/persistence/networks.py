@@ -15,8 +15,9 @@ from torch import Tensor, nn
 from condens.dimensions import check_names
 from condens.errors import ArgumentError, message
 from condens.maps import MAPS, Map, map_from_dict
-from condens.nn import HEADS, DensityNetwork, Ensemble, MixtureNetwork, Standardiser
+from condens.nn import HEADS, DensityNetwork, Ensemble, MixtureNetwork
 from condens.nn.backbones import BACKBONES
+from condens.nn.scaling import EMPTY, ConditionScaling, Standardiser
 from condens.persistence.faults import damaged, reason, short
 from condens.persistence.header import canonical
 
@@ -279,7 +280,16 @@ def _bad_scale(network: nn.Module) -> tuple[str, str, str] | None:
             or bool((module.scale[module.free :] != 1).any())
         ):
             return name, "changes codes", "categories stay as they are"
+        if isinstance(module, ConditionScaling) and not _is_range(module):
+            return name, "has bounds that are no range", "lower ≤ upper was expected"
     return None
+
+
+def _is_range(scaling: ConditionScaling) -> bool:
+    """Tell whether every column has a range or an empty one; codes have none."""
+    empty = (scaling.lower == EMPTY) & (scaling.upper == -EMPTY)
+    whole = empty | (scaling.lower <= scaling.upper)
+    return bool(whole.all() & empty[scaling.free :].all())
 
 
 def _listed(names: tuple[str, ...] | None) -> list[str] | None:

@@ -179,7 +179,10 @@ class _Loop:
         weights = sum(parameter.numel() for parameter in network.parameters())
         self.small = min(self.batch_size, len(rows)) * weights < SMALL
         self.state = State(network, settings)
-        if not self._resume() and settings.start != "keep":
+        resumed = self._resume()
+        if not resumed and settings.start == "keep":
+            network.extend_range(rows.condition)
+        elif not resumed:
             generator = torch.Generator().manual_seed(settings.seed)
             with self._threads():
                 network.prepare(
