@@ -624,7 +624,9 @@ PARAMETERS = [
 ]
 
 
-@pytest.mark.parametrize(("name", "value"), PARAMETERS, ids=lambda value: repr(value).partition(" at 0x")[0][:30])
+@pytest.mark.parametrize(
+    ("name", "value"), PARAMETERS, ids=lambda value: repr(value).partition(" at 0x")[0][:30]
+)
 def test_parameters_that_are_refused(name, value):
     with pytest.raises(ArgumentError, match=rf"(?s)^{name} .*, but .*\. \w") as raised:
         regressor(**{name: value}).fit(X, Y)
