@@ -9,10 +9,8 @@ import numpy as np
 import pytest
 import runs
 import torch
-from regressors import X, Y, regressor
 
 from condens.errors import ArgumentError
-from condens.inference import posterior
 from condens.training import Settings, choose_components, train
 
 NAN, INF = math.nan, math.inf
@@ -124,8 +122,6 @@ def test_settings_that_are_none(settings, text):
     for door in (
         lambda: train(runs.network(), data, settings),
         lambda: choose_components(lambda k: runs.network(components=k), data, settings),
-        lambda: posterior(*data, settings=settings),
-        lambda: regressor(settings=settings).fit(X, Y),
     ):
         with pytest.raises(ArgumentError) as raised:
             door()
