@@ -197,8 +197,10 @@ class ConditionScaling(Standardiser):
 
     def holds(self, read: Tensor) -> bool:
         """Tell whether all rows that `forward` returned are inside, where values are checked."""
+        if not checks_values(read):
+            return False
         ends = self._ends(read.dtype, read.dtype)
-        return checks_values(read) and torch.equal(read, read.clamp(ends.first, ends.last))
+        return torch.equal(read, read.clamp(ends.first, ends.last))
 
     def departure(self, read: Tensor) -> Tensor:
         """Return how far out rows are, from 0 (inside) to 1. Shapes: [..., C] → [...].
