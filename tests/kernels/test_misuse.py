@@ -328,6 +328,15 @@ def test_what_is_written_shares_no_memory():
             native.draw(**made)
 
 
+@pytest.mark.parametrize("which", range(4), ids=["target", "logits", "means", "factors"])
+def test_tensors_whose_memory_was_given_back_are_refused(which):
+    inputs = list(mixture().values())[:4]
+    inputs[which].untyped_storage().resize_(0)
+    for call in (nll, kernels.weighted_nll, native.forward, torch.ops.condens.nll):
+        with pytest.raises(ArgumentError, match="an address"):
+            call(*inputs)
+
+
 def valid_numbers():
     """Return the tensors and the numbers of a call that C accepts."""
     target, logits, means, factors = (

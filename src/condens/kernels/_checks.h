@@ -1,7 +1,12 @@
-/* What the numbers of a call must be, whoever makes it. What lies at the addresses only
- * condens.kernels.native can know. */
+/* What the numbers of a call must be, whoever makes it. How large the tensors are that begin at
+ * the addresses, only condens.kernels.native can know. */
 
 #define MOST ((long long)1 << 55) /* numbers in a tensor: far beyond any memory */
+
+/* Memory from the first number of a tensor to its last. */
+typedef struct {
+    long long start, stop;
+} range;
 
 /* Whether there is such a mixture, and no product of its sizes overflows, nor its scratch. */
 static int sized(long long rows, long long K, long long D, long long T)
@@ -10,70 +15,100 @@ static int sized(long long rows, long long K, long long D, long long T)
            K < MOST / (64 * BLOCK) / (1 + D + T) && rows < MOST / (K * (1 + D + T));
 }
 
-/* Whether a tensor's numbers lie within what can be addressed. */
-static int spanned(const long long *sizes, const long long *strides, int axes)
+/* Finds the memory of a tensor that is there; returns whether there can be such memory. */
+static int located(long long address, long long size, int axes, const long long *sizes,
+                   const long long *strides, range *found)
 {
     long long last = 0, step;
     for (int i = 0; i < axes; i++)
         if (strides[i] < 0 || __builtin_mul_overflow(sizes[i], strides[i], &step) ||
-            __builtin_add_overflow(last, step, &last) || last >= MOST)
+            (last += sizes[i] ? step - strides[i] : 0) >= MOST)
             return 0;
+    *found = (range){address, address ? address + (last + 1) * size : 0};
+    return address >= 0 && address < MOST && address % size == 0;
+}
+
+/* Whether the first ranges, which are written, meet none of the others. */
+static int apart(const range *ranges, int written, int all)
+{
+    for (int i = 0; i < written; i++)
+        for (int j = i + 1; j < all; j++)
+            if (ranges[i].start < ranges[j].stop && ranges[j].start < ranges[i].stop)
+                return 0;
     return 1;
 }
 
-/* Whether addresses are those of numbers of this size; some may be NULL. */
-static int placed(const long long *addresses, int count, long long size, int nullable)
-{
-    for (int i = 0; i < count; i++)
-        if (addresses[i] % size || (!addresses[i] && !nullable))
-            return 0;
-    return 1;
-}
-
-static PyObject *refused(const char *name, const char *why)
-{
-    PyErr_Format(PyExc_ValueError, "%s was called with %s; call condens.kernels.native", name, why);
-    return NULL;
-}
+#define REFUSE(text) return PyErr_SetString(PyExc_ValueError, text), 0
+#define NO_SIZES "the sizes are those of no mixture, but K, D >= 1 and T = D or D(D+1)/2 were " \
+                 "expected. Call condens.kernels.native with tensors."
+#define NO_MEMORY "an address or a stride is that of no tensor, but aligned memory was " \
+                  "expected. Call condens.kernels.native with tensors."
+#define SHARED "memory to write shares memory with another argument, but its own was expected. " \
+               "Clone one of them."
+#define NO_THREAD "the number of threads is below one, but at least one was expected. Change it."
 
 /* nll(share, floor, tightness, double, threads, sizes[4], addresses[11], strides[11]) */
 static int nll_checked(const double *real, const long long *a)
 {
-    const long long *sizes = a + 2, *read = a + 6, *write = a + 11, *strides = a + 17;
-    const long long size = a[0] ? sizeof(double) : sizeof(float);
-    const long long of_target[] = {sizes[0], sizes[2]}, of_factors[] = {sizes[0], sizes[1], sizes[3]};
-    const int all = write[3] && write[4] && write[5];
-    const int none = !write[2] && !write[3] && !write[4] && !write[5];
-    if (!sized(sizes[0], sizes[1], sizes[2], sizes[3]))
-        return refused("nll", "sizes that no mixture has"), 0;
-    if (!spanned(of_target, strides, 2) || !spanned(sizes, strides + 2, 2) ||
-        !spanned(sizes, strides + 4, 3) || !spanned(of_factors, strides + 7, 3) ||
-        !spanned(sizes, strides + 10, 1))
-        return refused("nll", "strides that no tensor has"), 0;
-    if (!placed(read, 11, size, 1) || (sizes[0] && (!placed(read, 4, size, 0) || !write[0])))
-        return refused("nll", "an address that no tensor has"), 0;
-    if (sizes[0] && !all && !none)
-        return refused("nll", "some of the gradients and not all"), 0;
+    const long long *sizes = a + 2, *strides = a + 17, size = a[0] ? sizeof(double) : sizeof(float);
+    const long long *target = a + 6, *weights = a + 10, *loss = a + 11, *to_target = a + 13;
+    const long long rows = sizes[0], one = 1;
+    const long long shapes[4][3] = {
+        {rows, sizes[2]}, {rows, sizes[1]}, {rows, sizes[1], sizes[2]}, {rows, sizes[1], sizes[3]}};
+    static const int axes[4] = {2, 2, 3, 3}, first[4] = {0, 2, 4, 7};
+    if (!sized(rows, sizes[1], sizes[2], sizes[3]))
+        REFUSE(NO_SIZES);
+    if (a[1] < 1)
+        REFUSE(NO_THREAD);
     if (!(real[1] >= 0 && real[1] <= 1e30 && real[2] >= 0 && real[2] <= 1e30))
-        return refused("nll", "bounds that no scale has"), 0;
-    return a[1] >= 1 || (refused("nll", "no thread"), 0);
+        REFUSE("a bound of the scales is not between 0 and 1e30, but it was expected. Change it.");
+    range ranges[11]; /* loss, total and gradients, then what is read */
+    if (!located(loss[1], size, 0, NULL, NULL, ranges + 1))
+        REFUSE(NO_MEMORY);
+    if (!rows)
+        return 1;
+    int known = located(loss[0], size, 1, &rows, &one, ranges) && loss[0] &&
+                located(*weights, size, 1, &rows, strides + 10, ranges + 10);
+    for (int i = 0; i < 4; i++)
+        known = known && target[i] &&
+                located(to_target[i], size, axes[i], shapes[i], strides + first[i], ranges + 2 + i) &&
+                located(target[i], size, axes[i], shapes[i], strides + first[i], ranges + 6 + i);
+    if (!known)
+        REFUSE(NO_MEMORY);
+    const int all = to_target[1] && to_target[2] && to_target[3];
+    if (!all && (to_target[0] || to_target[1] || to_target[2] || to_target[3]))
+        REFUSE("some gradients have memory, but all but the target's must, or none. Pass all.");
+    if (!apart(ranges, 6, 11))
+        REFUSE(SHARED);
+    return 1;
 }
 
 /* sample(double, threads, sizes[5], addresses[5], strides[6]) */
 static int sample_checked(const long long *a)
 {
-    const long long *sizes = a + 3, *addresses = a + 7, *strides = a + 12;
-    const long long size = a[0] ? sizeof(double) : sizeof(float), draws = a[2];
-    const long long of_factors[] = {sizes[0], sizes[1], sizes[3]};
+    const long long draws = a[2], *sizes = a + 3, *address = a + 7, *strides = a + 12;
+    const long long size = a[0] ? sizeof(double) : sizeof(float), one = 1;
     if (!sized(sizes[0], sizes[1], sizes[2], sizes[3]) || sizes[1] > INT32_MAX / SHARE ||
-        draws < 0 || (draws && sizes[0] && sizes[0] * sizes[2] >= MOST / draws))
-        return refused("sample", "sizes that no mixture has"), 0;
-    if (!spanned(sizes, strides, 3) || !spanned(of_factors, strides + 3, 3))
-        return refused("sample", "strides that no tensor has"), 0;
-    if (!placed(addresses, 5, size, !draws || !sizes[0]) ||
-        !placed(addresses + 1, 2, sizeof(double), 1))
-        return refused("sample", "an address that no tensor has"), 0;
-    return a[1] >= 1 || (refused("sample", "no thread"), 0);
+        draws < 0 || (draws && sizes[0] * (1 + sizes[2]) >= MOST / draws))
+        REFUSE(NO_SIZES);
+    if (a[1] < 1)
+        REFUSE(NO_THREAD);
+    if (!draws || !sizes[0])
+        return 1;
+    const long long noise = draws * sizes[0] * sizes[2], uniform = draws * sizes[0];
+    const long long weights = sizes[0] * sizes[1];
+    const long long of_factors[] = {sizes[0], sizes[1], sizes[3]};
+    range ranges[5];
+    if (!(address[0] && address[1] && address[2] && address[3] && address[4]) ||
+        !located(address[0], size, 1, &noise, &one, ranges) ||
+        !located(address[1], sizeof(double), 1, &uniform, &one, ranges + 1) ||
+        !located(address[2], sizeof(double), 1, &weights, &one, ranges + 2) ||
+        !located(address[3], size, 3, sizes, strides, ranges + 3) ||
+        !located(address[4], size, 3, of_factors, strides + 3, ranges + 4))
+        REFUSE(NO_MEMORY);
+    if (!apart(ranges, 1, 5))
+        REFUSE(SHARED);
+    return 1;
 }
 
 /* partial(reach, threads, sizes[4], addresses[9]), all in double and contiguous */

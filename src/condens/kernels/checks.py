@@ -134,8 +134,11 @@ def check_broadcast(
         if tensor.shape[-2] != components and tensor.shape[-2] != 1:
             expected = f"logits has {components} components"
             raise _misshapen(name, tensor, expected, "Pass one for each component, or one for all.")
+    batches = [tensor.shape[: tensor.dim() - axes] for tensor, axes in named.values()]
+    if all(batch == batches[0] for batch in batches):  # torch takes its time
+        return batches[0]
     try:
-        return torch.broadcast_shapes(*(t.shape[: t.dim() - axes] for t, axes in named.values()))
+        return torch.broadcast_shapes(*batches)
     except RuntimeError:
         *others, last = (f"{name} {list(t.shape)}" for name, (t, _) in named.items())
         came, which = "have batch axes that do not go together", f"{', '.join(others)} and {last}"
@@ -164,6 +167,26 @@ def check_packed(components: int, dimensions: int, packed: int) -> None:
     if packed != dimensions and packed != packed_size(dimensions):
         came, expected = f"is {packed}", f"{dimensions} or {packed_size(dimensions)} was expected"
         raise ShapeError(message("T", came, expected, "Pass packed factors of D dimensions."))
+
+
+def draws_fit(
+    noise: Tensor, uniform: Tensor, cumulative: Tensor, means: Tensor, factors: Tensor
+) -> bool:
+    """Tell whether noise and mixtures go together as the native kernel takes them."""
+    tensors = (noise, uniform, cumulative, means, factors)
+    if not all(isinstance(t, Tensor) and t.is_cpu and t.layout is torch.strided for t in tensors):
+        return False
+    if means.dim() != 3 or factors.dim() != 3 or not noise.dim():
+        return False
+    (rows, components, dimensions), draws = means.shape, noise.shape[0]
+    return (
+        noise.shape == (draws, rows, dimensions)
+        and uniform.shape == (draws, rows)
+        and cumulative.shape == (rows, components)
+        and factors.shape[:2] == (rows, components)
+        and noise.dtype is means.dtype is factors.dtype
+        and uniform.dtype is cumulative.dtype is torch.float64
+    )
 
 
 def check_draws(

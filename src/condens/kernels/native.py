@@ -6,6 +6,7 @@ to be of the right shape and apart from all others.
 """
 
 import importlib
+import math
 from collections.abc import Sequence
 from types import ModuleType
 
@@ -13,16 +14,8 @@ import torch
 from torch import Tensor
 
 from condens.errors import ArgumentError, KindError, message
-from condens.functional.triangular import check_bounds
 from condens.kernels import memory
-from condens.kernels.checks import (
-    check,
-    check_draws,
-    check_mixture,
-    check_packed,
-    check_strided,
-    fits,
-)
+from condens.kernels.checks import check, check_draws, check_mixture, check_strided, draws_fit, fits
 
 
 def _load() -> tuple[ModuleType | None, str]:
@@ -34,6 +27,7 @@ def _load() -> tuple[ModuleType | None, str]:
 
 _module, missing = _load()
 _DOUBLE = torch.empty(0, dtype=torch.float64, device="cpu")
+_NAMES = ("target", "logits", "means", "factors")
 alone = _module is not None and not _module.openmp
 
 
@@ -92,20 +86,18 @@ def into(gradients: Sequence[Tensor | None], *inputs: Tensor, weights: Tensor | 
     That of the target may be None.
     """
     sizes, read = _mixture(inputs)
-    weights = _weights(weights, read[0])
-    names = ("target", "logits", "means", "factors")
-    pairs = [(n, to, of) for n, to, of in zip(names, gradients, read, strict=True)]
-    given = pairs[1:] if gradients[0] is None else pairs
-    check(((f"the gradient of {name}", to, of.shape) for name, to, of in given), read[0])
-    for name, to, of in given:
+    for name, to, of in zip(_NAMES, gradients, read, strict=True):
+        if to is None and name == "target":
+            continue
+        gradient = f"the gradient of {name}"
+        check(((gradient, to, of.shape),), of)
         assert to is not None
         if to.stride() != of.stride() or not _compact(of):
             came, expected = f"has the strides {to.stride()}", f"{name} has {of.stride()}"
-            remedy = "Make both contiguous."
-            raise ArgumentError(message(f"the gradient of {name}", came, expected, remedy))
-    _check_apart(gradients, (*read, weights))
+            raise ArgumentError(message(gradient, came, expected, "Make both contiguous."))
     value = read[0].new_empty(())
-    _run(sizes, read, read[0].new_empty(sizes[0]), value, gradients, weights)
+    loss = read[0].new_empty(sizes[0])
+    _run(sizes, read, loss, value, gradients, _weights(weights, read[0]))
     return value
 
 
@@ -125,22 +117,18 @@ def from_outputs(
     Shapes: outputs and pulled [P, b]: K logits, K×D means and K×T factors; target and
     to_target [b, D]; what is written is contiguous, and outputs are. Sizes (K, D, T).
     """
-    components, dimensions, packed = sizes
-    check_packed(components, dimensions, packed)
-    check_bounds(floor, ceiling)
     check_strided("target", target, 2)
-    rows = target.shape[0]
+    _check_served(target)
+    rows, (components, dimensions, packed) = target.shape[0], sizes
     outer, inner = (components * (1 + dimensions + packed), rows), (rows, dimensions)
     named = [("outputs", outputs, outer), ("pulled", pulled, outer), ("target", target, inner)]
     if to_target is not None:
         named.append(("to_target", to_target, inner))
     check(named, target)
-    _check_served(target)
     _check_contiguous(outputs=outputs, pulled=pulled)
     if to_target is not None:
         _check_contiguous(to_target=to_target)
-    target, weights = _readable(target.contiguous()), _weights(weights, target)
-    _check_apart((pulled, to_target), (outputs, target, weights))
+    target = _readable(target if target.is_contiguous() else target.contiguous())
     line = rows * target.element_size()
     starts = (0, components * line, components * (1 + dimensions) * line)
     value = target.new_empty(())
@@ -154,9 +142,9 @@ def from_outputs(
             0 if to_target is None else to_target.data_ptr(),
             *(pulled.data_ptr() + start for start in starts),
         ),
-        weights,
+        _weights(weights, target),
         floor,
-        1 / ceiling,
+        1 / ceiling if ceiling else math.inf,
     )
     return value
 
@@ -203,32 +191,31 @@ def draw(
     Shapes: noise [S, B, D], uniform [S, B] and cumulative weights [B, K] in double, all
     contiguous; means [B, K, D], factors [B, K, T].
     """
-    draws, rows, components, dimensions, packed = check_draws(
-        noise, uniform, cumulative, means, factors
-    )
+    if not draws_fit(noise, uniform, cumulative, means, factors):
+        check_draws(noise, uniform, cumulative, means, factors)
+        check((("means", means, means.shape), ("factors", factors, factors.shape)), noise)
+        check((("uniform", uniform, uniform.shape),), _DOUBLE)
     _check_served(noise)
-    check((("means", means, means.shape), ("factors", factors, factors.shape)), noise)
-    check((("uniform", uniform, uniform.shape),), _DOUBLE)
     _check_contiguous(noise=noise, uniform=uniform, cumulative=cumulative)
     means, factors = _readable(means), _readable(factors)
-    _check_apart([noise], [uniform, cumulative, means, factors])
     assert _module is not None
-    _module.sample(
-        noise.dtype is torch.float64,
-        1 if alone else torch.get_num_threads(),
-        draws,
-        rows,
-        components,
-        dimensions,
-        packed,
-        noise.data_ptr(),
-        uniform.data_ptr(),
-        cumulative.data_ptr(),
-        means.data_ptr(),
-        factors.data_ptr(),
-        *means.stride(),
-        *factors.stride(),
-    )
+    try:
+        _module.sample(
+            noise.dtype is torch.float64,
+            1 if alone else torch.get_num_threads(),
+            noise.shape[0],
+            *means.shape,
+            factors.shape[2],
+            noise.data_ptr(),
+            uniform.data_ptr(),
+            cumulative.data_ptr(),
+            means.data_ptr(),
+            factors.data_ptr(),
+            *means.stride(),
+            *factors.stride(),
+        )
+    except ValueError as error:
+        raise ArgumentError(*error.args) from None
 
 
 def _run(
@@ -263,21 +250,24 @@ def _call(
     tightness: float = 0.0,
 ) -> None:
     assert _module is not None
-    _module.nll(
-        1 / max(sizes[0], 1),
-        floor,
-        tightness,
-        loss.dtype is torch.float64,
-        1 if alone else torch.get_num_threads(),
-        *sizes,
-        *addresses,
-        0 if weights is None else weights.data_ptr(),
-        loss.data_ptr(),
-        0 if value is None else value.data_ptr(),
-        *gradients,
-        *strides,
-        0 if weights is None else weights.stride(0),
-    )
+    try:
+        _module.nll(
+            1 / max(sizes[0], 1),
+            floor,
+            tightness,
+            loss.dtype is torch.float64,
+            1 if alone else torch.get_num_threads(),
+            *sizes,
+            *addresses,
+            0 if weights is None else weights.data_ptr(),
+            loss.data_ptr(),
+            0 if value is None else value.data_ptr(),
+            *gradients,
+            *strides,
+            0 if weights is None else weights.stride(0),
+        )
+    except (ValueError, OverflowError) as error:
+        raise ArgumentError(*error.args) from None
 
 
 def _mixture(inputs: Sequence[Tensor]) -> tuple[tuple[int, int, int, int], tuple[Tensor, ...]]:
@@ -288,7 +278,11 @@ def _mixture(inputs: Sequence[Tensor]) -> tuple[tuple[int, int, int, int], tuple
     _check_served(target)
     rows, components, dimensions = means.shape
     sizes = rows, components, dimensions, factors.shape[2]
-    return sizes, tuple(map(_readable, inputs))
+    start = target.data_ptr() | logits.data_ptr() | means.data_ptr() | factors.data_ptr()
+    negated = target.is_neg() or logits.is_neg() or means.is_neg() or factors.is_neg()
+    if negated or start % target.element_size():
+        inputs = [_readable(tensor) for tensor in inputs]
+    return sizes, tuple(inputs)
 
 
 def _weights(weights: Tensor | None, target: Tensor) -> Tensor | None:
@@ -324,36 +318,15 @@ def _like(tensor: Tensor) -> Tensor:
 
 
 def _check_served(tensor: Tensor) -> None:
-    if not isinstance(tensor, Tensor) or not serves(tensor):
-        came = f"is {tensor.dtype} on {tensor.device}" if isinstance(tensor, Tensor) else "is none"
+    if not serves(tensor):
+        came = f"is {tensor.dtype} on {tensor.device}"
         expected = f"the native kernel ({describe()}) takes float32 and float64 on the CPU"
         raise KindError(message("a tensor", came, expected, "Call condens.functional."))
 
 
 def _check_contiguous(**named: Tensor) -> None:
     for name, tensor in named.items():
-        if not tensor.is_contiguous() or _readable(tensor) is not tensor:
+        if not tensor.is_contiguous() or tensor.is_neg():
             came = f"has the strides {tensor.stride()}"
             expected = "contiguous memory was expected"
             raise ArgumentError(message(name, came, expected, f"Pass {name}.contiguous()."))
-
-
-def _check_apart(written: Sequence[Tensor | None], read: Sequence[Tensor | None]) -> None:
-    """Raise a named error where what is written shares memory with anything else."""
-    ranges = [_range(tensor) for tensor in written if tensor is not None]
-    others = ranges + [_range(tensor) for tensor in read if tensor is not None]
-    for i, (start, stop) in enumerate(ranges, 1):
-        for other_start, other_stop in others[i:]:
-            if start < other_stop and other_start < stop:
-                came, expected = (
-                    "shares memory with another argument",
-                    "room of its own was expected",
-                )
-                raise ArgumentError(message("a tensor to write", came, expected, "Clone it."))
-
-
-def _range(tensor: Tensor) -> tuple[int, int]:
-    start, size = tensor.data_ptr(), tensor.element_size()
-    if tensor.is_contiguous():
-        return start, start + size * tensor.numel()
-    return start, start + size * memory.span(tensor.shape, tensor.stride())
