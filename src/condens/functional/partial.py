@@ -37,10 +37,15 @@ def partial_log_prob(target: Tensor, logits: Tensor, means: Tensor, factors: Ten
     if not aside and choose(means) is native:
         found: Tensor = _Native.apply(*rows)  # type: ignore[no-untyped-call]
         return found.reshape(batch)
-    # Each row has a triangle of its own, in its own order: many rows are much memory.
-    size = max(1, _BLOCK // (means.shape[-2] * means.shape[-1] ** 2))
-    blocks = zip(*(tensor.split(size) for tensor in rows), strict=True)
-    return torch.cat([_log_prob(*block) for block in blocks]).reshape(batch)
+    if aside:
+        return _log_prob(*rows).reshape(batch)
+    # Complete rows need no triangle of their own. Those of the others are much memory.
+    gaps = rows[0].isnan().any(-1)
+    whole, rest = (~gaps).nonzero().flatten(), gaps.nonzero().flatten()
+    some = rest.split(max(1, _BLOCK // (means.shape[-2] * means.shape[-1] ** 2)))
+    parts = [mixture.log_prob(*(tensor[whole] for tensor in rows))]
+    parts += [_log_prob(*(tensor[block] for tensor in rows)) for block in some]
+    return torch.cat(parts)[torch.cat([whole, rest]).argsort()].reshape(batch)
 
 
 def _rows(
@@ -101,8 +106,7 @@ class _Native(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, *inputs: Tensor) -> Tensor:
-        reach, needed = mixture.longest(inputs[2]), any(ctx.needs_input_grad)
-        value, made = native.partial(*inputs, reach=reach, gradients=needed)
+        value, made = native.partial(*inputs, gradients=any(ctx.needs_input_grad))
         ctx.save_for_backward(*inputs, *made)
         return value.to(inputs[2].dtype)
 
