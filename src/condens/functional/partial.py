@@ -5,12 +5,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from condens.errors import ShapeError, message
 from condens.functional import mixture
 from condens.functional.dtypes import widen
 from condens.functional.normal import LOG_2PI
 from condens.functional.triangular import is_diagonal, triangularise, unpack, whiten
 from condens.kernels import native
+from condens.kernels.checks import check_broadcast
 from condens.kernels.choice import choose, watched
 from condens.kernels.passes import differentiable
 
@@ -52,24 +52,12 @@ def _rows(
     target: Tensor, logits: Tensor, means: Tensor, factors: Tensor
 ) -> tuple[list[Tensor], torch.Size]:
     """Return the tensors with one batch axis, and the shape it stands for."""
-    components, dimensions = means.shape[-2:]
-    is_diagonal(factors, dimensions)
-    for name, tensor, size in (
-        ("target", target.shape[-1:], (dimensions,)),
-        ("logits", logits.shape[-1:], (components,)),
-        ("factors", factors.shape[-2:-1], (components,)),
-    ):
-        if tensor != size:
-            came, expected = f"has {list(tensor)}", f"means of {list(means.shape)} need {size[0]}"
-            raise ShapeError(message(name, came, expected, "Make the axes agree."))
-    given = ((target, 1), (logits, 1), (means, 2), (factors, 2))
-    batch = torch.broadcast_shapes(*(tensor.shape[: tensor.dim() - n] for tensor, n in given))
+    batch, components = check_broadcast(target, logits, means, factors), logits.shape[-1]
+    shapes = [target.shape[-1:], logits.shape[-1:]]
+    shapes += [torch.Size((components, tensor.shape[-1])) for tensor in (means, factors)]
+    tensors = zip((target, logits, means, factors), shapes, strict=True)
     count = batch.numel()
-    rows = [
-        tensor.expand(*batch, *tensor.shape[-n:]).reshape(count, *tensor.shape[-n:])
-        for tensor, n in given
-    ]
-    return rows, batch
+    return [t.expand(*batch, *own).reshape(count, *own) for t, own in tensors], batch
 
 
 def _log_prob(target: Tensor, logits: Tensor, means: Tensor, factors: Tensor) -> Tensor:

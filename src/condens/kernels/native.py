@@ -169,8 +169,11 @@ def partial(
     Shapes: target [R, D], logits [R, K], means [R, K, D], factors [R, K, T], weights [R], in
     any dtype; all results are in double precision.
     """
+    for name, tensor in zip(("target", "logits", "means", "factors"), inputs, strict=True):
+        check_strided(name, tensor)
     sizes, wide = _mixture([tensor.double().contiguous() for tensor in inputs])
     if weights is not None:
+        check_strided("weights", weights)
         weights = _weights(weights.double().contiguous(), wide[0])
     value = wide[0].new_empty(sizes[0])
     made = tuple(torch.empty_like(tensor) for tensor in wide) if gradients else ()
