@@ -13,7 +13,14 @@ from torch.testing import assert_close
 
 from condens import kernels
 from condens.errors import ArgumentError, CondensError
-from condens.functional import bounded_scales, log_prob, nll, rsample, sample
+from condens.functional import (
+    bounded_scales,
+    log_prob,
+    nll,
+    partial_log_prob,
+    rsample,
+    sample,
+)
 from condens.kernels import linear_nll, native
 from condens.nn import DiagonalHead, FullHead, IsotropicHead, LowRankHead, TiedHead
 
@@ -93,11 +100,33 @@ def head_nll(head, *, grad=True):
     return call
 
 
+def with_gaps(make):
+    """Return arguments of which every second target lacks an entry."""
+
+    def made(*args, **kwargs):
+        arguments = make(*args, **kwargs)
+        arguments["target"][::2, :1] = torch.nan
+        return arguments
+
+    return made
+
+
+mixture_with_gaps, layer_with_gaps = with_gaps(mixture), with_gaps(layer)
+features_with_gaps = with_gaps(rows_of_features)
+
+
 # Where batch axes and dtypes may differ, as long as they broadcast.
 LENIENT = {
     "functional.nll": (mixture, through(nll)),
     "kernels.nll": (mixture, through(kernels.nll)),
     "kernels.weighted_nll": (mixture, kernels.weighted_nll),
+    "partial_log_prob": (mixture_with_gaps, through(partial_log_prob)),
+    "native.partial": (
+        mixture_with_gaps,
+        lambda target, logits, means, factors, weights: native.partial(
+            target, logits, means, factors, weights=weights, gradients=True
+        ),
+    ),
     "functional.sample": (parameters, sample),
     "functional.rsample": (parameters, rsample),
 }
@@ -137,6 +166,13 @@ STRICT = {
             features, weight, bias, target, K, row_weights
         ),
     ),
+    "linear_nll with gaps": (
+        layer_with_gaps,
+        lambda features, weight, bias, target, row_weights: linear_nll(
+            features, weight, bias, target, K, row_weights, gaps=True
+        ),
+    ),
+    "FullHead.nll with gaps": (features_with_gaps, FullHead(F, D, K).nll),
     "FullHead.nll": (rows_of_features, head_nll(FullHead(F, D, K))),
     "FullHead.nll without gradients": (rows_of_features, head_nll(FullHead(F, D, K), grad=False)),
     "DiagonalHead.nll": (rows_of_features, head_nll(DiagonalHead(F, D, K))),
@@ -170,10 +206,10 @@ STRICTLY = {
 }
 
 
-UNREAD = ("functional.nll", "kernels.nll", "ops.nll", "native.forward")
+UNREAD = ("functional.nll", "kernels.nll", "ops.nll", "native.forward", "partial_log_prob")
 CONVERTED = ("another precision", "half precision", "whole numbers")
 BROADCAST = ("a number", "one row")
-BROADCASTING = ("kernels.weighted_nll", "linear_nll")
+BROADCASTING = ("kernels.weighted_nll", "linear_nll", "linear_nll with gaps")
 
 
 def is_a_use(door, argument, misuse):
@@ -189,7 +225,7 @@ def is_a_use(door, argument, misuse):
     return (
         door in UNREAD
         or (misuse == "none" and door != "ops.nll_backward")
-        or (misuse in CONVERTED and (door == "linear_nll" or "Head" in door))
+        or (misuse in CONVERTED and (door.startswith("linear_nll") or "Head" in door))
         or (misuse in BROADCAST and (door in BROADCASTING or "Head" in door))
     )
 
@@ -400,10 +436,33 @@ def test_numbers_that_no_draws_are_made_of(place, values):
 
 
 @pytest.mark.parametrize(
+    ("place", "values"),
+    [
+        (0, (0.0, -1.0, math.nan)),
+        (1, (0, -1)),
+        (2, (-1, 2**60, 2**63 - 1)),
+        *((i, (0, *HUGE)) for i in (3, 4)),
+        (5, (0, 1, 4, *HUGE)),
+        *((i, (0, 1, 2, 3)) for i in (6, 7, 8, 9, 11)),
+        (10, (1, 2, 3)),
+        *((i, (0, 1, 2, 3)) for i in range(12, 16)),
+    ],
+)
+def test_numbers_that_no_partial_density_is_made_of(place, values):
+    tensors = [t.double() for t in mixture(5).values()]
+    made = [torch.empty(5, dtype=torch.float64), *(torch.empty_like(t) for t in tensors[:4])]
+    numbers = [1e154, 1, 5, K, D, T, *(t.data_ptr() for t in (*tensors, *made))]
+    native._module.partial(*numbers)
+    for value in values:
+        with pytest.raises((ValueError, OverflowError)):
+            native._module.partial(*numbers[:place], value, *numbers[place + 1 :])
+
+
+@pytest.mark.parametrize(
     "wrong", [(), (1,), ("a",) * 31, (0.2, 0.0, 0.0, *range(29)), (None,) * 31]
 )
 def test_calls_with_other_things_than_numbers(wrong):
-    for function in (native._module.nll, native._module.sample):
+    for function in (native._module.nll, native._module.sample, native._module.partial):
         with pytest.raises((TypeError, ValueError)):
             function(*wrong)
 

@@ -20,6 +20,7 @@ from condens.functional.triangular import (
     log_determinant,
     whiten,
 )
+from condens.tracing import anywhere
 
 
 def component_log_prob(target: Tensor, means: Tensor, factors: Tensor) -> Tensor:
@@ -143,8 +144,7 @@ def compared(
         latent: maps x − μ [..., K, D] to z [..., K, *], linearly.
         sign: of the energies.
     """
-    aside = torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
-    if aside or joint.shape[-1] == 1 or not bool((joint.detach().abs() > _FAR).any()):
+    if joint.shape[-1] == 1 or not anywhere(joint.detach().abs() > _FAR):
         return joint
     best = joint.detach().nan_to_num(nan=-torch.inf).argmax(-1, keepdim=True)
     means = means.expand(*joint.shape, means.shape[-1])

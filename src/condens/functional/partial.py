@@ -5,12 +5,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from condens.errors import ShapeError, message
 from condens.functional import mixture
 from condens.functional.dtypes import widen
 from condens.functional.normal import LOG_2PI
 from condens.functional.triangular import is_diagonal, triangularise, unpack, whiten
 from condens.kernels import native
+from condens.kernels.checks import check_broadcast
 from condens.kernels.choice import choose, watched
 from condens.kernels.passes import differentiable
 
@@ -37,34 +37,27 @@ def partial_log_prob(target: Tensor, logits: Tensor, means: Tensor, factors: Ten
     if not aside and choose(means) is native:
         found: Tensor = _Native.apply(*rows)  # type: ignore[no-untyped-call]
         return found.reshape(batch)
-    # Each row has a triangle of its own, in its own order: many rows are much memory.
-    size = max(1, _BLOCK // (means.shape[-2] * means.shape[-1] ** 2))
-    blocks = zip(*(tensor.split(size) for tensor in rows), strict=True)
-    return torch.cat([_log_prob(*block) for block in blocks]).reshape(batch)
+    if aside:
+        return _log_prob(*rows).reshape(batch)
+    # Complete rows need no triangle of their own. Those of the others are much memory.
+    gaps = rows[0].isnan().any(-1)
+    whole, rest = (~gaps).nonzero().flatten(), gaps.nonzero().flatten()
+    some = rest.split(max(1, _BLOCK // (means.shape[-2] * means.shape[-1] ** 2)))
+    parts = [mixture.log_prob(*(tensor[whole] for tensor in rows))]
+    parts += [_log_prob(*(tensor[block] for tensor in rows)) for block in some]
+    return torch.cat(parts)[torch.cat([whole, rest]).argsort()].reshape(batch)
 
 
 def _rows(
     target: Tensor, logits: Tensor, means: Tensor, factors: Tensor
 ) -> tuple[list[Tensor], torch.Size]:
     """Return the tensors with one batch axis, and the shape it stands for."""
-    components, dimensions = means.shape[-2:]
-    is_diagonal(factors, dimensions)
-    for name, tensor, size in (
-        ("target", target.shape[-1:], (dimensions,)),
-        ("logits", logits.shape[-1:], (components,)),
-        ("factors", factors.shape[-2:-1], (components,)),
-    ):
-        if tensor != size:
-            came, expected = f"has {list(tensor)}", f"means of {list(means.shape)} need {size[0]}"
-            raise ShapeError(message(name, came, expected, "Make the axes agree."))
-    given = ((target, 1), (logits, 1), (means, 2), (factors, 2))
-    batch = torch.broadcast_shapes(*(tensor.shape[: tensor.dim() - n] for tensor, n in given))
+    batch, components = check_broadcast(target, logits, means, factors), logits.shape[-1]
+    shapes = [target.shape[-1:], logits.shape[-1:]]
+    shapes += [torch.Size((components, tensor.shape[-1])) for tensor in (means, factors)]
+    tensors = zip((target, logits, means, factors), shapes, strict=True)
     count = batch.numel()
-    rows = [
-        tensor.expand(*batch, *tensor.shape[-n:]).reshape(count, *tensor.shape[-n:])
-        for tensor, n in given
-    ]
-    return rows, batch
+    return [t.expand(*batch, *own).reshape(count, *own) for t, own in tensors], batch
 
 
 def _log_prob(target: Tensor, logits: Tensor, means: Tensor, factors: Tensor) -> Tensor:
@@ -101,8 +94,7 @@ class _Native(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, *inputs: Tensor) -> Tensor:
-        reach, needed = mixture.longest(inputs[2]), any(ctx.needs_input_grad)
-        value, made = native.partial(*inputs, reach=reach, gradients=needed)
+        value, made = native.partial(*inputs, gradients=any(ctx.needs_input_grad))
         ctx.save_for_backward(*inputs, *made)
         return value.to(inputs[2].dtype)
 

@@ -111,15 +111,16 @@ static int sample_checked(const long long *a)
     return 1;
 }
 
-/* partial(reach, threads, sizes[4], addresses[9]), all in double and contiguous */
+/* partial(reach, threads, sizes[4], addresses[10]), all in double and contiguous */
 static int partial_checked(double reach, const long long *a)
 {
-    const long long *sizes = a + 1, *read = a + 5, *gradients = a + 10;
+    const long long *sizes = a + 1, *read = a + 5, *gradients = a + 11;
     const int all = gradients[0] && gradients[1] && gradients[2] && gradients[3];
     const int none = !gradients[0] && !gradients[1] && !gradients[2] && !gradients[3];
     if (!sized(sizes[0], sizes[1], sizes[2], sizes[3]) || sizes[2] > 1 << 20)
         return refused("partial", "sizes that no mixture has"), 0;
-    if (!placed(read, 9, sizeof(double), 1) || (sizes[0] && !placed(read, 5, sizeof(double), 0)))
+    if (!placed(read, 10, sizeof(double), 1) ||
+        (sizes[0] && (!placed(read, 4, sizeof(double), 0) || !a[10])))
         return refused("partial", "an address that no tensor has"), 0;
     if (sizes[0] && !all && !none)
         return refused("partial", "some of the gradients and not all"), 0;

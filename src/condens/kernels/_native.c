@@ -173,7 +173,7 @@ static PyObject *sample(PyObject *self, PyObject *const *args, Py_ssize_t count)
     Py_RETURN_NONE;
 }
 
-#define PARTIAL_ARGUMENTS 14
+#define PARTIAL_ARGUMENTS 15
 
 static PyObject *partial_density(PyObject *self, PyObject *const *args, Py_ssize_t count)
 {
@@ -187,7 +187,8 @@ static PyObject *partial_density(PyObject *self, PyObject *const *args, Py_ssize
     const partial_rows p = {
         a[1], a[2], a[3], a[4], reach,
         (const double *)a[5], (const double *)a[6], (const double *)a[7], (const double *)a[8],
-        (double *)a[9], (double *)a[10], (double *)a[11], (double *)a[12], (double *)a[13],
+        (const double *)a[9],
+        (double *)a[10], (double *)a[11], (double *)a[12], (double *)a[13], (double *)a[14],
     };
     int failed = 0;
     Py_BEGIN_ALLOW_THREADS

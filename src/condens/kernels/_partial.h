@@ -12,7 +12,7 @@
 typedef struct {
     int64_t rows, components, dimensions, packed;
     double reach; /* latents from here on are beyond the precision of the result */
-    const double *target, *logits, *means, *factors;
+    const double *target, *logits, *means, *factors, *weights; /* weights, or NULL for ones */
     double *value, *to_target, *to_logits, *to_means, *to_factors; /* gradients, or all NULL */
 } partial_rows;
 
@@ -172,15 +172,18 @@ static void partial_row(const partial_rows *p, const partial_room *m, double *jo
         all += exp(logits[c] - highest);
         total += isinf(top) && !isnan(joint[c]) ? 0 : exp(joint[c] - top);
     }
-    /* Nothing observed, or a target that no component can hold: no gradient either. */
-    const int told = observed && total != 0;
-    p->value[row] = !observed ? 0 : total == 0 ? -INFINITY : log(total) + top - log(all) - highest;
+    const double weight = p->weights ? p->weights[row] : 1;
+    const int counts = observed && weight != 0; /* else it takes no part, be it infinite */
+    /* A target that no component can hold has no gradient either. */
+    const int told = counts && total != 0;
+    const double density = total == 0 ? -INFINITY : log(total) + top - log(all) - highest;
+    p->value[row] = counts ? weight * density : 0;
     if (!to_means)
         return;
     memset(to_target, 0, sizeof(double) * d);
     for (int64_t c = 0; c < k; c++) {
-        const double share = told ? exp(joint[c] - top) / total : 0;
-        to_logits[c] = told ? share - exp(logits[c] - highest) / all : 0;
+        const double share = told ? weight * exp(joint[c] - top) / total : 0;
+        to_logits[c] = told ? share - weight * exp(logits[c] - highest) / all : 0;
         /* A component without a share takes no part, be its own gradient infinite. */
         for (int64_t j = 0; j < d; j++) {
             to_means[c * d + j] = share == 0 ? 0 : share * to_means[c * d + j];

@@ -149,21 +149,30 @@ def from_outputs(
     return value
 
 
-def partial(*inputs: Tensor, reach: float, gradients: bool) -> tuple[Tensor, tuple[Tensor, ...]]:
-    """Return the log density of the entries that are not NaN [R], and its gradients if wanted.
+def partial(
+    *inputs: Tensor, weights: Tensor | None = None, gradients: bool
+) -> tuple[Tensor, tuple[Tensor, ...]]:
+    """Return weights · log density of the entries that are not NaN [R], and gradients if wanted.
 
-    Latents from `reach` on count as infinitely far. Shapes: target [R, D], logits [R, K],
-    means [R, K, D], factors [R, K, T], in any dtype; all results are in double precision.
+    Shapes: target [R, D], logits [R, K], means [R, K, D], factors [R, K, T], weights [R], in
+    any dtype; all results are in double precision.
     """
+    for name, tensor in zip(("target", "logits", "means", "factors"), inputs, strict=True):
+        check_strided(name, tensor)
     sizes, wide = _mixture([tensor.double().contiguous() for tensor in inputs])
+    if weights is not None:
+        check_strided("weights", weights)
+        weights = _weights(weights.double().contiguous(), wide[0])
     value = wide[0].new_empty(sizes[0])
     made = tuple(torch.empty_like(tensor) for tensor in wide) if gradients else ()
     assert _module is not None
     _module.partial(
-        reach,
+        float(torch.finfo(inputs[2].dtype).max ** 0.5),
         1 if alone else torch.get_num_threads(),
         *sizes,
-        *(tensor.data_ptr() for tensor in (*wide, value, *made)),
+        *(tensor.data_ptr() for tensor in wide),
+        0 if weights is None else weights.data_ptr(),
+        *(tensor.data_ptr() for tensor in (value, *made)),
         *[0] * (4 - len(made)),
     )
     return value, made
@@ -173,14 +182,8 @@ def partial_total(
     *inputs: Tensor, weights: Tensor, to_target: bool
 ) -> tuple[Tensor, tuple[Tensor | None, ...]]:
     """Return what `total` does for rows of which NaN entries were not observed."""
-    target = inputs[0]
-    reach = float(torch.finfo(target.dtype).max ** 0.5)
-    value, made = partial(*inputs, reach=reach, gradients=True)
-    # A row without weight takes no part, be it infinite.
-    idle, scale = weights == 0, -weights.double()
-    loss = (scale * value.masked_fill(idle, 0.0)).sum().to(target.dtype)
-    pulled = [g * scale.view(-1, *[1] * (g.dim() - 1)) for g in made]
-    return loss, (pulled[0] if to_target else None, *pulled[1:])
+    value, made = partial(*inputs, weights=-weights, gradients=True)
+    return value.sum(), (made[0] if to_target else None, *made[1:])
 
 
 def draw(

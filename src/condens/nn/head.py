@@ -166,26 +166,17 @@ class Head(nn.Module, ABC):
             return self._complete_nll(features, target, weights)
         if not checks_values(target):
             return weighted_sum(self.row_nll(features, target), weights)
-        gaps = target.isnan().any(-1)
-        if not bool(gaps.any()):
-            return self._complete_nll(features, target, weights)
-        if weights is None:
-            weights = target.new_full((len(target),), 1 / len(target))
-        return self._partial_nll(features, target, weights, gaps)
+        if bool(target.isnan().any()):
+            return self._partial_nll(features, target, weights)
+        return self._complete_nll(features, target, weights)
 
     def _complete_nll(self, features: Tensor, target: Tensor, weights: Tensor | None) -> Tensor:
         """Return the loss of rows that have every entry."""
         return weighted_sum(self.row_nll(features, target), weights)
 
-    def _partial_nll(
-        self, features: Tensor, target: Tensor, weights: Tensor, gaps: Tensor
-    ) -> Tensor:
+    def _partial_nll(self, features: Tensor, target: Tensor, weights: Tensor | None) -> Tensor:
         """Return the loss of rows some of which have gaps."""
-        loss = weighted_sum(self.row_nll(features[gaps], target[gaps]), weights[gaps])
-        whole = ~gaps
-        if bool(whole.any()):
-            loss = loss + self._complete_nll(features[whole], target[whole], weights[whole])
-        return loss
+        return weighted_sum(self.row_nll(features, target), weights)
 
     @torch.no_grad()
     def start_from(self, start: Start) -> None:
@@ -295,11 +286,9 @@ class _Packed(TriangularHead):
             return weighted_sum(self.row_nll(features, target), weights)
         return self._fused_nll(features, target, weights)
 
-    def _partial_nll(
-        self, features: Tensor, target: Tensor, weights: Tensor, gaps: Tensor
-    ) -> Tensor:
+    def _partial_nll(self, features: Tensor, target: Tensor, weights: Tensor | None) -> Tensor:
         if not torch.is_grad_enabled():
-            return super()._partial_nll(features, target, weights, gaps)
+            return super()._partial_nll(features, target, weights)
         return self._fused_nll(features, target, weights, gaps=True)
 
     def _fused_nll(

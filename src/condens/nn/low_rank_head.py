@@ -9,7 +9,6 @@ from torch import Generator, Tensor
 from condens.functional import low_rank, low_rank_algebra
 from condens.functional.low_rank_algebra import Parameters
 from condens.functional.triangular import bounded_log_scales
-from condens.kernels.passes import weighted_sum
 from condens.low_rank import LowRankMixture
 from condens.nn.head import CEILING, FLOOR, Head
 from condens.nn.start import Start
@@ -75,15 +74,6 @@ class LowRankHead(Head):
         missing = not checks_values(target) or anywhere(target.isnan())
         density = low_rank.partial_log_prob if missing else low_rank.log_prob
         return -density(target, *parameters)
-
-    def _partial_nll(
-        self,
-        features: Tensor,
-        target: Tensor,
-        weights: Tensor,
-        gaps: Tensor,  # noqa: ARG002  (no row is faster without)
-    ) -> Tensor:
-        return weighted_sum(self.row_nll(features, target), weights)
 
     def _scales_from(self, start: Start) -> Tensor:
         """Return the r largest principal axes beyond what the others have, and the rest."""
