@@ -14,11 +14,14 @@ $(STAMP): pyproject.toml constraints.txt
 demo: $(STAMP)
 	$(BIN)/python examples/report_figure.py demo
 
+# A process for each core, with one thread each: threads that wait for one another spin.
+PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist worksteal
+
 test: $(STAMP)
-	$(BIN)/python -m pytest
+	$(PYTEST)
 
 test-slow: $(STAMP)
-	$(BIN)/python -m pytest -m slow
+	$(PYTEST) -m slow
 
 # The native kernel built anew, beside the normal one, to stop at the first byte out of place.
 SANITISED := build/sanitised
