@@ -225,6 +225,7 @@ class TestFile:
                         "dimensions": 2,
                         "components": 2,
                         "floor": 1e-5,
+                        "ceiling": 1e4,
                     },
                     "condition_columns": 3,
                     "condition_codes": 0,
