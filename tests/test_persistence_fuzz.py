@@ -111,7 +111,7 @@ FORBIDDEN = ("exec", "compile", "import", "os.", "subprocess.", "pickle.", "mars
 def hook(event, arguments):
     # A number is a file that is open already.
     other = event == "open" and not isinstance(arguments[0], int) and str(arguments[0]) != str(path)
-    if armed and (event.startswith(FORBIDDEN) or other):
+    if armed and event != "builtins.id" and (event.startswith(FORBIDDEN) or other):
         seen.append(f"{event} {arguments!r}"[:200])
 
 save(files.small(), path)

@@ -1,6 +1,7 @@
 """A model comes back to the bit, whatever it is made of."""
 
 import json
+import math
 
 import model_files as files
 import pytest
@@ -12,7 +13,7 @@ from torch.testing import assert_close
 
 import condens
 from condens.errors import ArgumentError, ModelFileError, NotFiniteError
-from condens.nn import HEADS, MLP, Ensemble, FullHead, MixtureNetwork, Standardiser
+from condens.nn import HEADS, MLP, Ensemble, FullHead, Head, MixtureNetwork, Standardiser
 from condens.persistence import load, models, network_document, network_from, save
 from condens.training import Settings, train
 
@@ -203,7 +204,7 @@ class TestFile:
         record = json.loads(metadata["condens"])
         assert record.pop("sha256")
         assert record == {
-            "format": 1,
+            "format": 2,
             "versions": {"condens": condens.__version__, "torch": torch.__version__},
             "document": {
                 "kind": "network",
@@ -225,6 +226,7 @@ class TestFile:
                         "dimensions": 2,
                         "components": 2,
                         "floor": 1e-5,
+                        "ceiling": 1e4,
                     },
                     "condition_columns": 3,
                     "condition_codes": 0,
@@ -426,3 +428,28 @@ def test_standardiser_stays_in_double_precision(tmp_path):
     scalings = [m for m in loaded.modules() if isinstance(m, Standardiser)]
     assert [s.scale.dtype for s in scalings] == [torch.float64] * 2
     assert_close(scalings[1].scale, files.small().target_scaling.scale, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("make", [files.small, files.ensemble])
+def test_networks_of_the_first_format_are_read_as_they_were(tmp_path, make):
+    """They had no ceilings, and read conditions of any size as they are."""
+    save(make(), tmp_path / "now")
+    record, tensors = files.arrays((tmp_path / "now").read_bytes())
+    network = record["document"]["network"]
+    for member in network.get("members", [network]):
+        del member["head"]["ceiling"]
+    former = {n: t for n, t in tensors.items() if not n.endswith((".lower", ".upper"))}
+    assert len(former) < len(tensors)
+    (tmp_path / "then").write_bytes(files.sealed({**record, "format": 1}, former))
+    loaded = load(tmp_path / "then")
+    assert all(m.ceiling == math.inf for m in loaded.modules() if isinstance(m, Head))
+    far = torch.tensor([[1e6, -1e6, 3.0]], dtype=torch.float64)
+    scaling = loaded.condition_scaling
+    expected = (far - scaling.location) / scaling.scale
+    assert torch.equal(loaded.standardise_condition(far), expected.to(loaded.dtype))
+    save(loaded, tmp_path / "again")
+    assert_same(load(tmp_path / "again"), loaded)
+    # The same document is of no format that came later.
+    (tmp_path / "then").write_bytes(files.sealed(record, former))
+    with pytest.raises(ModelFileError, match="its architecture is"):
+        load(tmp_path / "then")

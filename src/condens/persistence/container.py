@@ -8,7 +8,7 @@ tensor's name, dtype, shape and bytes. The same content gives the same bytes.
 import hashlib
 import os
 import stat
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from io import BufferedReader
 from pathlib import Path
 from typing import Any
@@ -38,14 +38,12 @@ from condens.persistence.header import (
     entries,
     parse,
 )
+from condens.persistence.upgrades import UPGRADES
 
-FORMAT = 1
+FORMAT = 2
 
 Document = dict[str, Any]
 Tensors = dict[str, Tensor]
-
-# By version: what makes a document and its tensors those of the next version.
-_UPGRADES: dict[int, Callable[[Document, Tensors], tuple[Document, Tensors]]] = {}
 
 
 def write(
@@ -271,8 +269,8 @@ def _check_digest(text: str, record: Document, tensors: Tensors) -> None:
 def _upgraded(record: Document, tensors: Tensors) -> tuple[Document, Tensors]:
     document = record["document"]
     for version in range(record["format"], FORMAT):
-        if version not in _UPGRADES:
+        if version not in UPGRADES:
             came, expected = f"has format {short(version)}", "this condens cannot upgrade that"
             raise damaged("the file", came, expected, "Open it with the condens that made it.")
-        document, tensors = _UPGRADES[version](document, tensors)
+        document, tensors = UPGRADES[version](document, tensors)
     return document, tensors
