@@ -2,6 +2,8 @@
 
 import copy
 import math
+import os
+import signal
 from functools import partial
 
 import pytest
@@ -267,6 +269,30 @@ def test_gaussian_linear_in_one_round():
     assert_close(drawn.T.cov(), exact.covariance_matrix, rtol=0, atol=0.004)
     log_prob = posterior.log_prob(drawn[:500])
     assert (exact.log_prob(drawn[:500]) - log_prob).abs().mean() < 0.1
+
+
+def test_ctrl_c_ends_a_fit_and_the_trainer_has_the_best_weights():
+    class Interrupting(nn.Identity):
+        steps = 0
+
+        def forward(self, given):
+            self.steps += self.training
+            if self.steps == 20:
+                os.kill(os.getpid(), signal.SIGINT)
+                self.steps += 1
+            return given
+
+    problem = GaussianLinear()
+    theta = problem.prior.sample((200,))
+    builder = density_estimator(width=8, embedding_net=Interrupting())
+    inference = NPE(problem.prior, builder, show_progress_bars=False)
+    inference.append_simulations(theta, problem(theta))
+    before = torch.get_rng_state()
+    with pytest.raises(KeyboardInterrupt, match="fit was interrupted after epoch 3, with the best"):
+        fit(inference, Settings(epochs=10))
+    assert torch.equal(torch.get_rng_state(), before)
+    assert inference._neural_net.history.stopped == "interrupted"
+    assert inference.build_posterior().set_default_x(problem.observation)
 
 
 def in_three_rounds(inference, problem, rows):

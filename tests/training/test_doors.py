@@ -199,7 +199,7 @@ def test_networks_that_are_none(network, told):
         (
             "settings",
             {"epochs": 2},
-            "is a dict, but condens.training.Settings was expected. Pass Settings(epochs=…, …).",
+            "is a dict, but condens.training.Settings was expected. Pass Settings(epochs=2).",
         ),
         (
             "callback",
@@ -323,6 +323,15 @@ class TestCallbacks:
         # No epoch twice, none left out.
         assert [epoch.epoch for epoch in seen] == [epoch.epoch for epoch in whole]
         assert_same(weights(expected), weights(network))
+
+    def test_a_network_that_was_used_is_still_that_of_its_run(self, tmp_path):
+        """What modules remember of their last use does not make another network."""
+        network = made(dropout=0.2)
+        train(network, rows(), SHORT, directory=tmp_path)
+        before = weights(network)
+        network(rows()[0])
+        train(network, rows(), SHORT, directory=tmp_path)
+        assert_same(before, weights(network))
 
     def test_may_train_another_network(self):
         expected, network = made(dropout=0.2), made(dropout=0.2)

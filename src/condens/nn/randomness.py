@@ -68,7 +68,7 @@ def drawing_from(network: nn.Module, generator: Generator) -> Iterator[None]:
         yield
     finally:
         for module in ours:
-            module.generator = None
+            del module.generator
 
 
 def draws_from_torch(network: nn.Module) -> bool:

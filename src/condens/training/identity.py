@@ -78,7 +78,9 @@ def _options(module: nn.Module) -> Iterator[tuple[str, str]]:
     yield "class", type(module).__qualname__
     if isinstance(module, MLP | TableMLP | Head):  # the arguments, by their names
         yield from ((key, _told(value)) for key, value in module.configuration().items())
-    for key, value in vars(module).items():
+    # As a copy would have it: what a module only remembers of its last use is none of its form.
+    copied = module.__getstate__()
+    for key, value in (copied if isinstance(copied, dict) else vars(module)).items():
         if key not in _USUAL:
             yield key, _told(value)
     for name in _HOOKS:

@@ -122,7 +122,7 @@ def run(
 ) -> History:
     """Train as `train` does, without a word: `tell` says what is to be said."""
     settings = Settings.given(settings)
-    check_arguments(network, settings, checkpoint_seconds, callback)
+    check_arguments(network, checkpoint_seconds, callback)
     rows = Rows.given(data, "data")
     kept = rows.observed()
     held_out = None if validation is None else Rows.given(validation, "validation").observed()

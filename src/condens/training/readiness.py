@@ -12,7 +12,7 @@ from condens.nn.randomness import draws_from_torch
 from condens.training.settings import Settings
 
 
-def check_arguments(network: Any, settings: Any, checkpoint_seconds: Any, callback: Any) -> None:
+def check_arguments(network: Any, checkpoint_seconds: Any, callback: Any) -> None:
     """Refuse, by name, what `train` cannot work with."""
     if not isinstance(network, DensityNetwork):
         kind = isinstance(network, type)
@@ -23,9 +23,6 @@ def check_arguments(network: Any, settings: Any, checkpoint_seconds: Any, callba
             else "Pass one, such as MixtureNetwork.of(conditions, targets)."
         )
         raise KindError(message("network", came, "a DensityNetwork was expected", remedy))
-    if not isinstance(settings, Settings):
-        came, expected = f"is a {type(settings).__name__}", "condens.training.Settings was expected"
-        raise KindError(message("settings", came, expected, "Pass Settings(epochs=…, …)."))
     if not isinstance(checkpoint_seconds, int | float) or not checkpoint_seconds >= 0:
         came, expected = f"is {checkpoint_seconds!r}", "0 or more was expected"
         raise ArgumentError(message("checkpoint_seconds", came, expected, "Change it."))
