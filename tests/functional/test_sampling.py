@@ -8,7 +8,8 @@ from reference import STRUCTURES, random_parameters
 from scipy import stats
 from torch.testing import assert_close
 
-from condens import GaussianMixture
+from condens import GaussianMixture, functional
+from condens.errors import ShapeError
 from condens.functional import (
     conditional_cdfs,
     rsample,
@@ -379,8 +380,9 @@ def test_every_parameter_has_its_own_precision(dtypes):
 
 
 @pytest.mark.usefixtures("implementation")
-@pytest.mark.parametrize("function", [sample, rsample])
-def test_components_may_share_means_or_factors(function):
+@pytest.mark.parametrize("name", ["sample", "rsample"])
+def test_components_may_share_means_or_factors(name):
+    function, door = getattr(sampling, name), getattr(functional, name)
     logits, means, factors = random_parameters((2,), 300, 3)
     for shared in ((means, factors[:, :1]), (means[:, :1], factors), (means[0], factors[0, :1])):
         whole = [t.expand(2, 300, t.shape[-1]).clone() for t in shared]
@@ -389,6 +391,8 @@ def test_components_may_share_means_or_factors(function):
             for pair in (shared, whole)
         ]
         assert torch.equal(*results)
+    with pytest.raises(ShapeError, match="factors has 1 components, but means has 300"):
+        door(logits, means, factors[:, :1], (50,))
 
 
 def draw_three(*parameters):
