@@ -17,6 +17,7 @@ FLAGS = [
     "-fno-trapping-math",  # comparisons become blends, so that loops over samples vectorise
     "-ffp-contract=fast",
     "-Wno-psabi",
+    "-Werror=implicit-function-declaration",  # it would link, and fail when it is loaded
 ]
 
 

@@ -114,17 +114,30 @@ static int sample_checked(const long long *a)
 /* partial(reach, threads, sizes[4], addresses[10]), all in double and contiguous */
 static int partial_checked(double reach, const long long *a)
 {
-    const long long *sizes = a + 1, *read = a + 5, *gradients = a + 11;
-    const int all = gradients[0] && gradients[1] && gradients[2] && gradients[3];
-    const int none = !gradients[0] && !gradients[1] && !gradients[2] && !gradients[3];
-    if (!sized(sizes[0], sizes[1], sizes[2], sizes[3]) || sizes[2] > 1 << 20)
-        return refused("partial", "sizes that no mixture has"), 0;
-    if (!placed(read, 10, sizeof(double), 1) ||
-        (sizes[0] && (!placed(read, 4, sizeof(double), 0) || !a[10])))
-        return refused("partial", "an address that no tensor has"), 0;
-    if (sizes[0] && !all && !none)
-        return refused("partial", "some of the gradients and not all"), 0;
+    const long long *sizes = a + 1, *read = a + 5, *value = a + 10, *gradients = a + 11, one = 1;
+    const long long rows = sizes[0], K = sizes[1], D = sizes[2], T = sizes[3];
+    if (!sized(rows, K, D, T) || D > 1 << 20)
+        REFUSE(NO_SIZES);
+    if (a[0] < 1)
+        REFUSE(NO_THREAD);
     if (!(reach > 0))
-        return refused("partial", "a reach that no latent has"), 0;
-    return a[0] >= 1 || (refused("partial", "no thread"), 0);
+        REFUSE("the reach is not positive, but it was expected to be. Change it.");
+    if (!rows)
+        return 1;
+    const long long numbers[5] = {rows * D, rows * K, rows * K * D, rows * K * T, rows};
+    range ranges[10]; /* value and gradients, then what is read, weights last */
+    int known = *value && located(*value, sizeof(double), 1, &rows, &one, ranges);
+    for (int i = 0; i < 4; i++)
+        known = known && read[i] &&
+                located(gradients[i], sizeof(double), 1, numbers + i, &one, ranges + 1 + i);
+    for (int i = 0; i < 5; i++)
+        known = known && located(read[i], sizeof(double), 1, numbers + i, &one, ranges + 5 + i);
+    if (!known)
+        REFUSE(NO_MEMORY);
+    for (int i = 1; i < 4; i++)
+        if (!gradients[i] != !gradients[0])
+            REFUSE("some gradients have memory, but all must, or none. Pass all.");
+    if (!apart(ranges, 5, 10))
+        REFUSE(SHARED);
+    return 1;
 }
