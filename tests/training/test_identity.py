@@ -52,10 +52,12 @@ OTHER_OPTIONS = {
     "normalise": (True, "backbone.layers.2.change.0.weight"),
     "dropout": (0.3, "backbone.dropout"),
     "floor": (0.5, "head.floor"),
+    "ceiling": (50.0, "head.ceiling"),
     "rank": None,  # below
     "categories": None,
     "names": None,  # nothing is learned of them
     "maps": ([Real(), Positive()], "maps"),
+    "generator": None,  # the weights come from the state
 }
 
 
