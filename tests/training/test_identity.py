@@ -58,6 +58,7 @@ OTHER_OPTIONS = {
     "names": None,  # nothing is learned of them
     "generator": None,  # the state has the weights
     "maps": ([Real(), Positive()], "maps"),
+    "generator": None,  # the weights come from the state
 }
 
 
