@@ -58,7 +58,6 @@ OTHER_OPTIONS = {
     "names": None,  # nothing is learned of them
     "generator": None,  # the state has the weights
     "maps": ([Real(), Positive()], "maps"),
-    "generator": None,  # the weights come from the state
 }
 
 
