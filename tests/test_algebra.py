@@ -238,6 +238,15 @@ def test_projection(structure):
     assert_same(unit, *dense(*mixture.marginal([1]).parameters))
 
 
+def test_several_directions_at_once_of_one_dimension():
+    # As many directions as components, of one dimension: no axis tells them apart.
+    mixture = mixture_of(components=2, dimensions=1)
+    both = mixture.project([2.0, -0.5])
+    assert both.batch_shape == (2,)
+    for i, scale in enumerate((2.0, -0.5)):
+        assert_same(both[i], *dense(*mixture.affine(scale).parameters))
+
+
 def log_normaliser(mixture, gaussian, sign):
     """Return log ∫ p(x) N(x)^±1 dx, by quadrature in two dimensions."""
     axis = torch.linspace(-40, 40, 1601, dtype=torch.float64)

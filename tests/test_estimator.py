@@ -453,6 +453,9 @@ def test_score_is_that_of_scikit_learn():
         assert model.score(X, y) == r2_score(y, model.predict(X))
         expected = r2_score(y, model.predict(X), sample_weight=weights)
         assert model.score(X, y, weights) == pytest.approx(expected, abs=1e-12)
+        # Weights count by their ratios, be their sum or their products beyond all numbers.
+        for unit in (1e307, 1e-307):
+            assert model.score(X, y, unit * weights) == pytest.approx(expected, abs=1e-12)
     with pytest.warns(UndefinedMetricWarning):
         assert np.isnan(model.score(X[:1], y[:1]))
 

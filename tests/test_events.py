@@ -158,6 +158,13 @@ def test_whole_and_positive_numbers_come_without_their_axis_too():
         assert_close(mixture.cdf(y), mixture.cdf(y[:, None]), rtol=0, atol=0)
 
 
+def test_a_single_mixture_is_observed_too():
+    for own, seen in ((Positive(), 2.0), (Integer(), 3.0)):
+        mixture = TransformedMixture(MIXTURES["full"](()), [own])
+        assert_close(mixture.observed_log_prob([seen]), mixture.log_prob([seen]), rtol=0, atol=0)
+        assert mixture.observed_log_prob([torch.nan]) == 0
+
+
 def test_empty_batches_are_observed_too():
     for make in (
         lambda: GaussianMixture(*random_parameters((0,), 3, 2)),

@@ -172,6 +172,41 @@ def test_mixtures_are_trees_of_tensors(name):
     assert type(emptied) is type(mixture)
 
 
+class Draws(torch.nn.Module):
+    """Draws from a mixture whose means come in."""
+
+    def __init__(self, make, validate):
+        super().__init__()
+        self.make, self.validate = make, validate
+
+    def forward(self, means):
+        base = GaussianMixture(
+            torch.zeros(2), means, torch.full((2, 3), 9.0), validate_args=self.validate
+        )
+        return self.make(base).sample((3,))
+
+
+@pytest.mark.parametrize("validate", [True, False])
+@pytest.mark.parametrize("mapped", [False, True])
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
+@pytest.mark.parametrize("how", ["compile", "export", "trace"])
+def test_draws_follow_the_parameters_of_a_graph(how, mapped, validate):
+    maps = [Real(), Positive()]
+    draws = Draws(lambda base: TransformedMixture(base, maps) if mapped else base, validate)
+    means = torch.zeros(2, 2)
+    if how == "compile":
+        torch._dynamo.reset()
+        graph = torch.compile(draws, backend="eager", fullgraph=True)
+    elif how == "export":
+        graph = torch.export.export(draws, (means,)).module()
+    else:
+        graph = torch.jit.trace(draws, means, check_trace=False)
+    drawn = graph(means + 5.0)
+    assert drawn.shape == (3, 2)
+    expected = torch.tensor([5.0, 5.0]).exp() if mapped else torch.tensor([5.0, 5.0])
+    assert_close(drawn[:, 1], expected[1:].expand(3), rtol=0.01, atol=0.01)
+
+
 ANSWERS = {
     "log_prob": lambda m, x: m.log_prob(x),
     "observed_log_prob": lambda m, x: m.observed_log_prob(x),

@@ -351,7 +351,7 @@ def check_shape(name: str, shape: Any) -> tuple[int, ...]:
 def check_room(name: str, came: Any, shape: Sequence[int], like: Tensor) -> None:
     """Check that numbers of a shape are not more than memory can ever hold."""
     # An axis without entries frees no other one: torch multiplies the sizes all the same.
-    size = math.prod(max(size, 1) for size in shape) * like.element_size()
+    size = math.prod([max(size, 1) for size in shape]) * like.element_size()
     if size > ADDRESSABLE:
         expected = f"no process can have the 2**{size.bit_length() - 1} bytes that it takes"
         raise ShapeError(message(name, f"is {came}", expected, "Ask for less at a time."))

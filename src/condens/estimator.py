@@ -184,11 +184,11 @@ class MDNRegressor(Tables, Predictions, RegressorMixin, BaseEstimator):  # type:
         rows = self._rows(X, y, sample_weight, reset=False).observed("y")
         blocks = rows.condition.split(BLOCK)
         mean = torch.cat([self._for_moments(self._densities(some)).mean for some in blocks])
-        seen = ~rows.target.isnan()
+        seen, shares = ~rows.target.isnan(), rows.shares
 
         def r2(at: Any) -> float:
             """Return R² of some rows, or of some rows of a target."""
-            weights = None if rows.weights is None else rows.weights[at[0]]
+            weights = None if shares is None else shares[at[0]]
             return float(r2_score(rows.target[at].numpy(), mean[at].numpy(), sample_weight=weights))
 
         if bool(seen.all()):

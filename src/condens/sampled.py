@@ -76,7 +76,10 @@ class SampledMixture(Distribution, ABC):
         if not batch.numel():  # unique takes no empty tensor
             return result
         patterns, which = torch.unique(
-            ~value.isnan().flatten(0, -2), dim=0, sorted=False, return_inverse=True
+            ~value.isnan().reshape(batch.numel(), value.shape[-1]),
+            dim=0,
+            sorted=False,
+            return_inverse=True,
         )
         which = which.view(batch)
         for i, seen in enumerate(patterns):

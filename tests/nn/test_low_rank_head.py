@@ -5,7 +5,7 @@ import torch
 from torch.testing import assert_close
 
 from condens import LowRankMixture
-from condens.errors import ArgumentError
+from condens.errors import ArgumentError, ShapeError
 from condens.nn import LowRankHead, MixtureNetwork
 from condens.nn.start import Start
 from condens.training import Settings, train
@@ -64,3 +64,10 @@ def test_there_is_no_bound_for_it():
     data = factor_model(50, dimensions=3)
     with pytest.raises(ArgumentError, match=r"bound is 'uniform'.*low rank"):
         train(network, data, Settings(epochs=1, bound="uniform"))
+
+
+def test_rows_that_do_not_match_are_refused():
+    head = LowRankHead(4, 3, 2, rank=1)
+    for rows, columns in ((5, 3), (1, 3), (6, 2)):
+        with pytest.raises(ShapeError, match=r"target has shape .*, but \[6, 3\] was expected"):
+            head.row_nll(torch.zeros(6, 4), torch.zeros(rows, columns))

@@ -134,7 +134,8 @@ def _image(matrix: Tensor, factors: Tensor) -> Tensor:
     rows, dimensions = matrix.shape[-2:]
     if rows < dimensions:
         return from_square_root(matrix @ inverse_factors(factors, dimensions))
-    upper = unpack(factors, dimensions)
+    # With as many axes each: one less would be a batch of vectors to torch.
+    matrix, upper = torch.broadcast_tensors(matrix, unpack(factors, dimensions))
     return pack(triangularise(torch.linalg.solve_ex(matrix, upper, left=False).result)[1])
 
 

@@ -15,7 +15,7 @@ import torch
 from torch import Generator, Tensor, nn
 
 from condens.distribution import GaussianMixture
-from condens.errors import ArgumentError, message
+from condens.errors import ArgumentError, ShapeError, message
 from condens.functional import algebra
 from condens.functional.algebra import Parameters
 from condens.functional.partial import partial_log_prob
@@ -132,6 +132,11 @@ class Head(nn.Module, ABC):
 
     def row_nll(self, features: Tensor, target: Tensor) -> Tensor:
         """Return −log p(target) of each row; entries that are NaN were not observed."""
+        if target.shape != (*features.shape[:-1], self.dimensions):
+            came = f"has shape {list(target.shape)}"
+            expected = f"{[*features.shape[:-1], self.dimensions]} was expected"
+            remedy = "Pass a row for each row of features, and a column for each dimension."
+            raise ShapeError(message("target", came, expected, remedy))
         return self.row_loss(self.parameters_of(features), target)
 
     def logits_of(self, features: Tensor) -> Tensor:
