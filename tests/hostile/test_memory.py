@@ -374,6 +374,8 @@ def test_mixed_dtypes(d):
             "crps": lambda: functional.crps(*given),
         }[door]
         got = call()
+    except CondensError:
+        raise
     except (TypeError, RuntimeError) as error:
         told = str(error).lower()
         words = ("type", "half", "not implemented for")
@@ -482,10 +484,13 @@ def test_threads_give_their_memory_back(d):
             thread.join()
 
     burst(15)
-    before = resident()
-    burst(80)
-    grown = resident() - before
-    need(grown < 16, f"80 threads left {grown:.0f} MB")
+    grown = []
+    for _ in range(3):
+        before = resident()
+        burst(60)
+        grown.append(resident() - before)
+    # The allocator may keep some once; what is lost is lost in every burst.
+    need(min(grown) < 10, f"60 threads left {min(grown):.0f} MB, every time")
 
 
 @property_of(60, refusals=False)

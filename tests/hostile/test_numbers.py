@@ -283,12 +283,15 @@ def test_gradients_of_extreme_factors(d):
 def test_quantiles_of_extreme_scales(d):
     """F(F⁻¹(p)) = p by mpmath, for scales over the whole range of the dtype."""
     k = d.integer("components", 1, 4)
-    top = d.number("log-diagonal", 0, 353)
-    log_diagonal = top * torch.from_numpy(d.rng.uniform(-1, 1, (k, 1)))
+    top = d.number("log-diagonal", *d.random.choice([(0, 353), (345, 354.5)]))
+    ends = [-1.0, 1.0] if d.flag("at the ends") else d.rng.uniform(-1, 1, 9)
+    log_diagonal = top * torch.from_numpy(d.rng.choice(ends, (k, 1)))
     if d.flag("all alike"):
         log_diagonal = log_diagonal[:1].expand(k, 1).clone()
     reach = torch.exp(-log_diagonal)
-    means = reach * 2 * d.normal(k, 1) if d.flag("means by scale") else d.normal(k, 1)
+    where = d.choice("means", {"zero": 0.0, "zero again": 0.0, "by scale": 2 * reach, "of order one": 1.0,
+                               "by the least": reach.min(), "by the largest": reach.max()})  # fmt: skip
+    means = where * d.normal(k, 1)
     logits = 2 * d.normal(k)
     mixture = GaussianMixture(logits, means, log_diagonal)
     levels = [d.power("tail", -12, -0.4), d.number("middle", 0.05, 0.95)]
@@ -371,6 +374,8 @@ def test_log_densities_anywhere(d):
     exact = Exact(logits, means, factors)
     value = exact.marginal_log_prob(list(range(dim)), x.tolist())
     expected = float(value) if abs(value) < mpmath.mpf(float(torch.finfo(dtype).max)) else -math.inf
+    if dtype is torch.float32 and expected < -1e37 and float(got) == -math.inf:
+        return  # the documented end of float32
     near(got, expected, "log_prob", rtol=1e-6 if dtype is torch.float32 else 1e-11, atol=1e-6)
     no_nan(mixture.responsibilities(x.detach()), "responsibilities")
 
@@ -482,8 +487,7 @@ def test_calibrated_intervals_keep_ties(d):
     elif kind == "integer":
         mixture, target = TransformedMixture(mixture, [Integer()]), target.floor()
     place = math.ceil((m + 1) * coverage - 1e-9)
-    scores = Calibration.of(mixture, target, generator=d.generator)
-    region = scores.region(mixture, coverage, generator=d.generator)
+    region = Calibration.of(mixture, target).region(mixture, coverage)
     inside = (target >= region.lower) & (target <= region.upper)
     need(int(inside.sum()) >= place, f"{int(inside.sum())} of {m} rows inside, {place} promised")
     no_nan([region.lower, region.upper, region.log_threshold], "ends")
@@ -496,13 +500,14 @@ def test_regions_are_nested(d):
     dim = d.integer("dimensions", 1, 2)
     logits, means, factors = parameters(d, 2, dim, batch=(m,))
     mixture = GaussianMixture(logits, means, factors)
-    scores = Calibration.of(mixture, mixture.sample(generator=d.generator), generator=d.generator)
+    scores = Calibration.of(mixture, mixture.sample(generator=d.generator))
     some = mixture[:4]
     coverages = sorted([d.power("tiny", -15, -3), d.number("small", 0.01, 0.3),
                         d.number("middle", 0.3, 0.6), d.number("high", 0.6, m / (m + 1))])  # fmt: skip
-    regions = [
-        scores.region(some, c, generator=torch.Generator().manual_seed(1)) for c in coverages
-    ]
+    regions = []
+    for coverage in coverages:
+        torch.manual_seed(1)  # the same draws, where regions are found by draws
+        regions.append(scores.region(some, coverage))
     for small, large in pairwise(regions):
         told = f"coverage {small.coverage:g} beside {large.coverage:g}"
         need(bool((small.log_threshold >= large.log_threshold).all()), f"regions: {told}")
