@@ -123,6 +123,7 @@ QUESTIONS = {
     "masses of another batch": (lambda: PLAIN.marginal(0).interval(z(2) + 0.5), ShapeError, r"mass has shape \[2\].*batch shape \[4\]"),
     "mass of two numbers": (lambda: PLAIN.hpd_threshold(z(2) + 0.5), ArgumentError, r"mass is tensor.*one number"),
     "draws as a fraction": (lambda: PLAIN.entropy(n_samples=1e4), ArgumentError, r"n_samples is 10000\.0.*Pass an int"),
+    "no number of draws for the mass": (lambda: PLAIN.hpd_threshold(5e-324), ArgumentError, r"n_samples is 10000.*nearer to one half"),
     "too few draws for the mass": (lambda: PLAIN.hpd_threshold(0.9999), ArgumentError, r"n_samples is 10000.*at least 100001"),
     "KL to a number": (lambda: PLAIN.kl_divergence(3), ArgumentError, r"other is int"),
     "KL to another batch": (lambda: PLAIN.kl_divergence(mixture_of((3,))), ShapeError, r"other has shape \[3\]"),

@@ -327,10 +327,14 @@ def check_count(name: str, count: int, *, mass: float | None = None) -> int:
     except TypeError:
         expected = "a whole number was expected"
         raise ArgumentError(message(name, f"is {count!r}", expected, "Pass an int.")) from None
-    least = 2 if mass is None else math.ceil(10 / min(mass, 1 - mass))
+    # Ten to either side; of a tiny mass more than there are whole numbers for, or floats.
+    least = 2.0 if mass is None else 10 / min(mass, 1 - mass)
     if count < least:
-        remedy = f"Pass {max(least, 1000)} or more."
-        expected = f"a standard error needs at least {least}"
+        needed = str(math.ceil(least)) if least < 1e12 else f"{least:.1g}"
+        remedy = f"Pass {needed if least > 1000 else 1000} or more."
+        if least >= 1e12:
+            remedy = "Ask for a mass nearer to one half."
+        expected = f"a standard error needs at least {needed}"
         raise ArgumentError(message(name, f"is {count}", expected, remedy))
     return count
 

@@ -1,12 +1,10 @@
 """Whole journeys of a regressor: random tables, far rows, regions, copies, exports, times."""
 
 import copy
-import inspect
 import math
 import pickle
 import re
 import tempfile
-import time
 import warnings
 from functools import cache
 from pathlib import Path
@@ -408,50 +406,6 @@ def test_exported_networks_agree(d):
     got = GaussianMixture(*(torch.from_numpy(output) for output in outputs))
     for what in ("weights", "means", "factors"):
         near(getattr(got, what), getattr(expected, what), what, rtol=1e-6, atol=1e-8)
-
-
-def seconds(call, times=2):
-    """Return the least time of computing that a call takes."""
-    best = math.inf
-    for _ in range(times):
-        began = time.process_time()
-        call()
-        best = min(best, time.process_time() - began)
-    return best
-
-
-@property_of(4, seconds=400, refusals=False)
-def test_times(d):
-    """Regions cost at most ten intervals, gaps in y half a fit more; calibrated intervals alone."""
-    if d.case == 0:
-        rng = np.random.default_rng(1)
-        x = rng.normal(size=(1500, 3))
-        y = np.stack([x[:, 0] + x[:, 1], x[:, 2]], 1) + 0.3 * rng.normal(size=(1500, 2))
-        gaps = y.copy()
-        gaps[:150, 0] = np.nan
-        times = [seconds(lambda t=t: regressor(settings=Settings(epochs=4, patience=99)).fit(x, t))
-                 for t in (y, gaps)]  # fmt: skip
-        need(
-            times[1] < 1.8 * times[0],
-            f"a fit with gaps takes {times[1] / times[0]:.1f} times as long",
-        )
-        return
-    if d.case == 1:
-        model = fitted("plain")[0]
-        words = ("calibrat", "conformal")
-        known = [n for n in dir(model) if "interval" in n and any(w in n for w in words)]
-        known += [
-            p
-            for p in inspect.signature(model.predict_interval).parameters
-            if any(w in p for w in words)
-        ]
-        need(known, "no method gives calibrated intervals alone")
-        return
-    model, x, _ = fitted(["plain", "positive"][d.case % 2])
-    rows = np.tile(x, (5, 1))
-    usual = seconds(lambda: model.predict_interval(rows))
-    region = seconds(lambda: model.predict_region(rows), 1)
-    need(region < 12 * usual, f"regions take {region / usual:.0f} times as long as intervals")
 
 
 @property_of(30)
