@@ -189,6 +189,7 @@ class Draws(torch.nn.Module):
 @pytest.mark.parametrize("validate", [True, False])
 @pytest.mark.parametrize("mapped", [False, True])
 @pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning")
 @pytest.mark.parametrize("how", ["compile", "export", "trace"])
 def test_draws_follow_the_parameters_of_a_graph(how, mapped, validate):
     maps = [Real(), Positive()]
@@ -245,6 +246,7 @@ def test_gaps_among_whole_numbers_are_refused_by_name():
 
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning")
 def test_values_are_not_looked_at_while_traced():
     def ask(x):
         return x + float(checks_values())
@@ -266,6 +268,7 @@ def test_shapes_alone_make_a_mixture():
 
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning")
 @pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning")  # of sizes, which stay
 def test_jit_traces_of_densities_serve_other_values():
     first, other = random_parameters((), 3, 2), random_parameters((), 3, 2, seed=5)

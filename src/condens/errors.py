@@ -61,11 +61,15 @@ class ModelFileNotFoundError(ModelFileError, FileNotFoundError):
     errno = ENOENT
 
 
-class ExtrapolationWarning(UserWarning):
+class CondensWarning(UserWarning):
+    """Base class of the warnings that can be filtered by what they warn of."""
+
+
+class ExtrapolationWarning(CondensWarning):
     """A prediction for conditions far outside the rows that the model was fitted on."""
 
 
-class TargetWarning(UserWarning):
+class TargetWarning(CondensWarning):
     """Targets for which another `target_transform` would suit better."""
 
 
