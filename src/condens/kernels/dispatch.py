@@ -121,5 +121,5 @@ def _rows(
     inputs = (target, logits, means, factors)
     if means.dim() == 3:
         return inputs
-    count = target.shape[:-1].numel()
+    count = math.prod(target.shape[:-1])  # Size.numel would make a number of a symbol
     return tuple(tensor.reshape(count, *tensor.shape[target.dim() - 1 :]) for tensor in inputs)
