@@ -1,5 +1,6 @@
 """The density of rows that are observed in part."""
 
+import math
 from typing import Any
 
 import torch
@@ -56,7 +57,7 @@ def _rows(
     shapes = [target.shape[-1:], logits.shape[-1:]]
     shapes += [torch.Size((components, tensor.shape[-1])) for tensor in (means, factors)]
     tensors = zip((target, logits, means, factors), shapes, strict=True)
-    count = batch.numel()
+    count = math.prod(batch)  # Size.numel would make a number of a symbol
     return [t.expand(*batch, *own).reshape(count, *own) for t, own in tensors], batch
 
 
@@ -73,8 +74,10 @@ def _log_prob(target: Tensor, logits: Tensor, means: Tensor, factors: Tensor) ->
         seen, latent, log_scales = ~missing, whiten(offset, factors), factors
     else:
         order = missing.to(torch.uint8).argsort(dim=-1, descending=True, stable=True)
-        seen, offset = (torch.take_along_dim(t, order, -1) for t in (~missing, offset))
-        columns = torch.take_along_dim(unpack(factors, dimensions), order.unsqueeze(-2), -1)
+        # Not take_along_dim, which would make numbers of symbolic sizes.
+        seen, offset = (~missing).gather(-1, order), offset.gather(-1, order.expand_as(offset))
+        upper = unpack(factors, dimensions)
+        columns = upper.gather(-1, order.unsqueeze(-2).expand_as(upper))
         # One QR for every row: what is above R_oo meets offsets of zero, and is masked.
         upper = triangularise(columns)[1]
         latent = (upper @ offset.unsqueeze(-1)).squeeze(-1)

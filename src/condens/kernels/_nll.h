@@ -233,7 +233,7 @@ static __attribute__((noinline)) void NAME(mend)(const REAL *probe, const double
                                                  REAL *d, const REAL *z, REAL *v, REAL *own)
 {
     for (int s = 0; s < BLOCK; s++) {
-        if (probe[s] == 0)
+        if (probe[s] - probe[s] == 0)
             continue;
         for (ptrdiff_t j = 0; j < D; j++) {
             const double *difference = exact + s, *latent = exact + D * BLOCK + s;
@@ -264,7 +264,7 @@ INLINE void NAME(component)(const REAL *x, const REAL *mu, ptrdiff_t mu_ld, cons
                             double *a, double *prior, NAME(ahead) next, ptrdiff_t line)
 {
     double square[BLOCK] ALIGNED, sum[BLOCK] ALIGNED, scale[BLOCK] ALIGNED;
-    REAL probe[BLOCK] ALIGNED; /* zero while all is finite, else NaN */
+    REAL probe[BLOCK] ALIGNED; /* finite while all is */
     EACH(s) sum[s] = prior[s] = logit[s], square[s] = 0, probe[s] = 0;
     for (ptrdiff_t i = 0; i < D; i++) {
         const REAL *xi = x + i * BLOCK, *mi = mu + i * mu_ld, *ui = U + i * ld;
@@ -327,7 +327,7 @@ INLINE void NAME(component)(const REAL *x, const REAL *mu, ptrdiff_t mu_ld, cons
             zm[s] = (REAL)total[s];
             vm[s] += sm[s] * zm[s];
             square[s] += total[s] * total[s];
-            probe[s] += 0 * vm[s] + 0 * (zm[s] * om[s]) + 0 * dm[s];
+            probe[s] += zm[s] * om[s] + dm[s] + vm[s];
         }
         /* The row again, while it is in the nearest cache. */
         if (T > D) {
@@ -341,7 +341,7 @@ INLINE void NAME(component)(const REAL *x, const REAL *mu, ptrdiff_t mu_ld, cons
     int lost = 0, odd = 0;
     EACH(s) a[s] = sum[s] - 0.5 * square[s];
     for (int s = 0; s < BLOCK; s++)
-        lost |= !(square[s] < LARGEST), odd |= probe[s] != 0;
+        lost |= !(square[s] < LARGEST), odd |= probe[s] - probe[s] != 0;
     if (odd)
         NAME(mend)(probe, exact, U, ld, D, T, floor, tightness, d, z, v, own);
     if (lost)

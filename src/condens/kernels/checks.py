@@ -215,6 +215,8 @@ def check_draws(
 
 def check_count(name: str, value: Any, least: int, most: int = MOST) -> int:
     """Return a whole number within bounds, or raise a named error."""
+    if type(value) is int and least <= value <= most:
+        return value
     try:
         count = operator.index(value)
     except TypeError:

@@ -34,7 +34,8 @@ class _RowLoss(torch.autograd.Function):
         (weights,) = gradients
         needs = ctx.needs_input_grad[1:]
         # Saved, so that torch notices when one of them has been changed since.
-        inputs, state = ctx.saved_tensors[:4], ctx.saved_tensors[4:]
+        target, logits, means, factors, *state = ctx.saved_tensors
+        inputs = (target, logits, means, factors)
         if torch.is_grad_enabled():
             return None, *differentiable(_plain, inputs, weights, needs)
         return None, *ctx.module.backward(inputs, state, weights, needs[0])
@@ -121,5 +122,5 @@ def _rows(
     inputs = (target, logits, means, factors)
     if means.dim() == 3:
         return inputs
-    count = target.shape[:-1].numel()
+    count = math.prod(target.shape[:-1])  # Size.numel would make a number of a symbol
     return tuple(tensor.reshape(count, *tensor.shape[target.dim() - 1 :]) for tensor in inputs)

@@ -125,8 +125,10 @@ def _layout(
     features: Tensor, weight: Tensor, bias: Tensor, target: Tensor, components: int
 ) -> Layout:
     """Return where the parameters lie among the outputs; raise a named error if nowhere."""
-    for name, tensor in (("features", features), ("weight", weight), ("target", target)):
-        check_strided(name, tensor, 2)
+    named = (("features", features), ("weight", weight), ("target", target))
+    if not all(isinstance(tensor, Tensor) and tensor.dim() == 2 for _, tensor in named):
+        for name, tensor in named:
+            check_strided(name, tensor, 2)
     (rows, inputs), (outputs, _), (_, dimensions) = features.shape, weight.shape, target.shape
     check_count("components", components, 1)
     check(

@@ -157,7 +157,7 @@ def partial(
     Shapes: target [R, D], logits [R, K], means [R, K, D], factors [R, K, T], weights [R], in
     any dtype; all results are in double precision.
     """
-    for name, tensor in zip(("target", "logits", "means", "factors"), inputs, strict=True):
+    for name, tensor in zip(_NAMES, inputs, strict=True):
         check_strided(name, tensor)
     sizes, wide = _mixture([tensor.double().contiguous() for tensor in inputs])
     if weights is not None:
@@ -165,8 +165,8 @@ def partial(
         weights = _weights(weights.double().contiguous(), wide[0])
     value = wide[0].new_empty(sizes[0])
     made = tuple(torch.empty_like(tensor) for tensor in wide) if gradients else ()
-    assert _module is not None
-    _module.partial(
+    _native(
+        "partial",
         float(torch.finfo(inputs[2].dtype).max ** 0.5),
         1 if alone else torch.get_num_threads(),
         *sizes,
@@ -201,24 +201,21 @@ def draw(
     _check_served(noise)
     _check_contiguous(noise=noise, uniform=uniform, cumulative=cumulative)
     means, factors = _readable(means), _readable(factors)
-    assert _module is not None
-    try:
-        _module.sample(
-            noise.dtype is torch.float64,
-            1 if alone else torch.get_num_threads(),
-            noise.shape[0],
-            *means.shape,
-            factors.shape[2],
-            noise.data_ptr(),
-            uniform.data_ptr(),
-            cumulative.data_ptr(),
-            means.data_ptr(),
-            factors.data_ptr(),
-            *means.stride(),
-            *factors.stride(),
-        )
-    except ValueError as error:
-        raise ArgumentError(*error.args) from None
+    _native(
+        "sample",
+        noise.dtype is torch.float64,
+        1 if alone else torch.get_num_threads(),
+        noise.shape[0],
+        *means.shape,
+        factors.shape[2],
+        noise.data_ptr(),
+        uniform.data_ptr(),
+        cumulative.data_ptr(),
+        means.data_ptr(),
+        factors.data_ptr(),
+        *means.stride(),
+        *factors.stride(),
+    )
 
 
 def _run(
@@ -252,23 +249,28 @@ def _call(
     floor: float = 0.0,
     tightness: float = 0.0,
 ) -> None:
-    assert _module is not None
+    _native(
+        "nll",
+        1 / max(sizes[0], 1),
+        floor,
+        tightness,
+        loss.dtype is torch.float64,
+        1 if alone else torch.get_num_threads(),
+        *sizes,
+        *addresses,
+        0 if weights is None else weights.data_ptr(),
+        loss.data_ptr(),
+        0 if value is None else value.data_ptr(),
+        *gradients,
+        *strides,
+        0 if weights is None else weights.stride(0),
+    )
+
+
+def _native(name: str, *numbers: float) -> None:
+    """Call a function of the extension; what it refuses in turn gets an error of ours."""
     try:
-        _module.nll(
-            1 / max(sizes[0], 1),
-            floor,
-            tightness,
-            loss.dtype is torch.float64,
-            1 if alone else torch.get_num_threads(),
-            *sizes,
-            *addresses,
-            0 if weights is None else weights.data_ptr(),
-            loss.data_ptr(),
-            0 if value is None else value.data_ptr(),
-            *gradients,
-            *strides,
-            0 if weights is None else weights.stride(0),
-        )
+        getattr(_module, name)(*numbers)
     except (ValueError, OverflowError) as error:
         raise ArgumentError(*error.args) from None
 
