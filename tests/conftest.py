@@ -1,3 +1,5 @@
+import signal
+
 import hypothesis
 import pytest
 import torch
@@ -5,6 +7,11 @@ import torch
 # Fixed: a failure found today is found again tomorrow.
 hypothesis.settings.register_profile("fixed", derandomize=True, deadline=None, max_examples=40)
 hypothesis.settings.load_profile("fixed")
+
+
+# A shell lets what it starts in the background ignore Ctrl-C, and that is inherited.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True)

@@ -21,6 +21,15 @@ MIXTURES = {
         GaussianMixture(*random_parameters(batch, 3, 1)), [Real()]
     ),
 }
+
+
+def region(mixture):
+    """Return the points of a log density from −1 on, which no rows were calibrated for."""
+    made = Region(mixture, 0.9, None)
+    vars(made)["log_threshold"] = torch.tensor(-1.0)
+    return made
+
+
 ASK = {
     "log_prob": lambda m, x: m.log_prob(x),
     "observed_log_prob": lambda m, x: m.observed_log_prob(x),
@@ -28,7 +37,7 @@ ASK = {
     "cdf": lambda m, x: m.cdf(x),
     "crps": lambda m, x: getattr(m.crps(x), "value", m.crps(x)),
     "energy_score": lambda m, x: m.energy_score(x).value,
-    "region": lambda m, x: Region(m, torch.tensor(-1.0), None, None, 0.9).contains(x),
+    "region": lambda m, x: region(m).contains(x),
 }
 
 # Batch shape, shape of the value, the shape it is read as; None where it is refused.
