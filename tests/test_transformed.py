@@ -302,3 +302,11 @@ def test_bad_arguments():
         TransformedMixture(3, [Real()])
     assert not hasattr(m, "affine")
     assert not hasattr(m, "multiply")
+
+
+def test_scores_of_draws_beyond_all_numbers():
+    # In float32 a draw of such a deviation of the logarithm is often infinite.
+    base = GaussianMixture(torch.zeros(1), torch.zeros(1, 2), torch.full((1, 2), -4.0))
+    score = TransformedMixture(base, [Positive(), Positive()]).energy_score([1.0, 1.0])
+    assert not any(part.isnan() for part in score)
+    assert score.value > 1e30

@@ -348,7 +348,9 @@ class GaussianMixture(BatchedMixture, SampledMixture):
         tail = 0.5 * (1 - widen(arguments.check_masses("mass", mass, self.batch_shape, self.means)))
         # The upper end through the mirror image: 1 − tail has lost the tail's digits.
         mirrored = univariate.icdf(tail, self.logits, -self.means, self.factors)
-        return univariate.icdf(tail, *self.parameters), -mirrored
+        lower = univariate.icdf(tail, *self.parameters)
+        # Both within rounding of one another, they may come in the other order.
+        return lower, torch.maximum(lower, -mirrored)
 
     def crps(self, value: Any) -> Tensor:
         """Return the exact continuous ranked probability score; value [..., 1] → [...]."""

@@ -328,7 +328,8 @@ class MDNRegressor(Tables, Predictions, RegressorMixin, BaseEstimator):  # type:
         generator = Generator().manual_seed(settings.seed)
         if count == "auto":
             make = partial(make_network, self, generator=generator)
-            chosen = select(make, rows, settings, progress=self.verbose)
+            own = self.backbone is None  # with a generator of its own
+            chosen = select(make, rows, settings, seeded=not own, progress=self.verbose)
             if self.n_members == 1:
                 return chosen.network, chosen.history
             count = chosen.network.head.components

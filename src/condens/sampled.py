@@ -12,8 +12,12 @@ from condens import arguments
 from condens.dimensions import Dimension
 from condens.errors import NoClosedFormError, message
 from condens.functional import estimates, scores
+from condens.functional.dtypes import widen
 from condens.functional.estimates import Estimate
 from condens.tracing import checks_values
+
+# A number whose sums over any number of draws are finite too.
+_FAR = 1e290
 
 
 class SampledMixture(Distribution, ABC):
@@ -162,8 +166,9 @@ class SampledMixture(Distribution, ABC):
 
     def _sampled_score(self, target: Tensor, count: int, generator: Generator | None) -> Estimate:
         """Return the energy score by independent pairs of draws."""
-        first, second = self.sample((2, count), generator=generator)
-        return scores.energy_score(target.to(self.dtype), first, second)
+        # Draws beyond all numbers count as far: the difference of two infinities is NaN.
+        draws = widen(self.sample((2, count), generator=generator)).clamp(-_FAR, _FAR)
+        return scores.energy_score(widen(target.to(self.dtype)), *draws)
 
     # What is asked of draws.
 

@@ -227,7 +227,9 @@ class TransformedMixture(MappedMixture, SampledMixture):
         self._require_one_dimension("interval")
         masses = arguments.check_masses("mass", mass, self.batch_shape, self.base.means)
         tail = 0.5 * (1 - widen(masses))
-        return self._quantile(tail, upper=False), self._quantile(tail, upper=True)
+        lower, upper = (self._quantile(tail, upper=end) for end in (False, True))
+        # Both within rounding of one another, they may come in the other order.
+        return lower, torch.maximum(lower, upper)
 
     def crps(
         self, value: Any, *, n_samples: int = 1_000, generator: Generator | None = None

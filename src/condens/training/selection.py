@@ -5,6 +5,7 @@ import os
 import threading
 import warnings
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from numbers import Integral
 from pathlib import Path
@@ -98,9 +99,13 @@ def select(
     most: int = MOST,
     validation: Any = None,
     directory: str | os.PathLike[str] | None = None,
+    seeded: bool = True,
     **options: Any,
 ) -> Selection:
-    """Choose as `choose_components` does, without a word."""
+    """Choose as `choose_components` does, without a word.
+
+    With `seeded`, `make` draws from torch's generator, which is lent to it meanwhile.
+    """
     settings = Settings.given(settings)
     if not isinstance(most, Integral) or most < 1:
         came, expected = f"is {most!r}", "a whole number from 1 was expected"
@@ -116,7 +121,7 @@ def select(
         return run(network, rows, settings, validation=held_out, directory=place, **options)
 
     generator = Generator().manual_seed(settings.seed)
-    with torch_seeded_by(generator):
+    with torch_seeded_by(generator) if seeded else nullcontext():
         network = make(int(most))
     if not isinstance(network, MixtureNetwork):
         came, expected = f"returned a {type(network).__name__}", "a MixtureNetwork was expected"
