@@ -186,3 +186,25 @@ def test_derivatives_of_bounded_scales(structure):
 
     assert torch.autograd.gradcheck(bounded, factors)
     assert torch.autograd.gradgradcheck(bounded, factors)
+
+
+def test_reordering_keeps_what_a_long_column_would_lose():
+    # The last entry of the new diagonal is 10²⁵ times shorter than its column.
+    upper = torch.tensor(
+        [
+            [0.9, -8e4, -7e5, 1e6],
+            [0.0, 3e-5, -1.2e6, -2.5e6],
+            [0.0, 0.0, 0.85, -8e4],
+            [0.0, 0.0, 0.0, 3e-5],
+        ],
+        dtype=torch.float64,
+    )
+    order = [2, 3, 0, 1]
+    with mpmath.workdps(100):
+        columns = mpmath.matrix(upper[:, order].tolist())
+        root = mpmath.cholesky(columns.T * columns).T
+        expected = torch.tensor(
+            [float(mpmath.log(root[i, i])) for i in range(4)], dtype=torch.float64
+        )
+    packed = reorder(pack(upper), order)
+    assert_close(packed[:4], expected, rtol=1e-9, atol=1e-9)

@@ -248,8 +248,27 @@ def reorder(factors: Tensor, order: Sequence[int]) -> Tensor:
         return factors
     if is_diagonal(factors, dimensions):
         return factors[..., list(order)]
-    columns = unpack(widen(factors), dimensions)[..., list(order)]
-    return pack(triangularise(columns)[1]).to(factors.dtype)
+    wide = widen(factors)
+    upper = triangularise(unpack(wide, dimensions)[..., list(order)])[1]
+    return _with_determinant(pack(upper), upper, log_determinant(wide, dimensions)).to(
+        factors.dtype
+    )
+
+
+def _with_determinant(factors: Tensor, upper: Tensor, log_determinant: Tensor) -> Tensor:
+    """Return factors whose least certain log-diagonal follows from a determinant that is known.
+
+    An entry of R is as uncertain as its column is long. One that is much shorter has lost its
+    digits, and the determinant, which no order of the dimensions changes, has them.
+    """
+    dimensions = upper.shape[-1]
+    diagonal = factors[..., :dimensions]
+    certain = upper.detach().diagonal(dim1=-2, dim2=-1).abs() / upper.detach().norm(dim=-2)
+    least, place = certain.min(-1, keepdim=True)
+    lost = (torch.arange(dimensions, device=upper.device) == place) & (least < 1e-4)
+    others = diagonal.masked_fill(lost, 0.0).sum(-1, keepdim=True)
+    diagonal = torch.where(lost, log_determinant.unsqueeze(-1) - others, diagonal)
+    return torch.cat([diagonal, factors[..., dimensions:]], -1)
 
 
 def block(factors: Tensor, dimensions: int, start: int, stop: int) -> Tensor:
