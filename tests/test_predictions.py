@@ -219,3 +219,14 @@ def test_a_file_keeps_the_range(tmp_path):
     assert_array_equal(loaded.predict_quantiles(far), model.predict_quantiles(far))
     with pytest.warns(ExtrapolationWarning, match="column 'area'"):
         loaded.predict(far)
+
+
+def test_moments_beyond_double_precision_are_its_largest_number():
+    model = regressor(target_transform="positive").fit(X, np.exp(Y))
+    model.network_.target_scaling.location += 2000.0  # of the logarithms
+    assert (model.predict(X[:3]) == LARGEST).all()
+    for option in ("return_std", "return_cov"):
+        mean, spread = model.predict(X[:3], **{option: True})
+        assert (mean == LARGEST).all()
+        assert np.isfinite(spread).all()
+    assert model.predict_dist(X[:3]).mean.isinf().all()

@@ -79,7 +79,8 @@ class Predictions(ABC):
 
         Positive targets and counts have moments that a component's width decides more than
         its weight. Here no component counts as wider, in log y, than three times the targets
-        of the fit; `predict_dist(X).mean` has no such bound.
+        of the fit; `predict_dist(X).mean` has no such bound. What is beyond double precision
+        comes as its largest number.
         """
         check_flag("return_std", return_std)
         check_flag("return_cov", return_cov)
@@ -88,10 +89,10 @@ class Predictions(ABC):
             remedy = "The diagonal of the covariance holds the squares of the deviations."
             raise ArgumentError(message("return_std and return_cov", came, expected, remedy))
         if not return_std and not return_cov:
-            return self._each(X, lambda part: self._for_moments(part).mean)
+            return self._each(X, lambda part: _held(self._for_moments(part).mean))
         spread = "stddev" if return_std else "covariance_matrix"
         parts = map(self._for_moments, self._parts(X))
-        answers = [(part.mean, getattr(part, spread)) for part in parts]
+        answers = [(_held(part.mean), _held(getattr(part, spread))) for part in parts]
         mean, other = (torch.cat(column) for column in zip(*answers, strict=True))
         return self._shaped(mean, 1), self._shaped(other, 1 if return_std else None)
 
@@ -198,6 +199,12 @@ def draw_seed(random_state: Any) -> int:
         came = f"is {random_state!r}"
         expected = "None, a whole number from 0 to 2**32 − 1 or a numpy RandomState was expected"
         raise ArgumentError(message("random_state", came, expected, "Pass 0.")) from None
+
+
+def _held(moments: Tensor) -> Tensor:
+    """Return moments with the largest number for infinity, which no score takes."""
+    largest = torch.finfo(moments.dtype).max
+    return moments.clamp(-largest, largest)
 
 
 def _levels(quantiles: Any) -> Tensor:
