@@ -221,7 +221,7 @@ def test_a_file_keeps_the_range(tmp_path):
         loaded.predict(far)
 
 
-def test_moments_beyond_double_precision_are_its_largest_number():
+def test_answers_beyond_double_precision_are_its_largest_number():
     model = regressor(target_transform="positive").fit(X, np.exp(Y))
     model.network_.target_scaling.location += 2000.0  # of the logarithms
     assert (model.predict(X[:3]) == LARGEST).all()
@@ -230,3 +230,6 @@ def test_moments_beyond_double_precision_are_its_largest_number():
         assert (mean == LARGEST).all()
         assert np.isfinite(spread).all()
     assert model.predict_dist(X[:3]).mean.isinf().all()
+    assert (model.predict_interval(X[:3]) == LARGEST).all()
+    quantiles = model.predict_quantiles(X[:3], [0.0, 0.5, 1.0])
+    assert (quantiles == [0.0, LARGEST, np.inf]).all()

@@ -105,8 +105,9 @@ class Predictions(ABC):
         levels = _levels(quantiles)[:, None]
 
         def ask(part: Any) -> Tensor:
-            each = [part.quantile(levels, dim) for dim in range(part.dimensions)]
-            return torch.stack(each).permute(2, 0, 1)
+            each = torch.stack([part.quantile(levels, dim) for dim in range(part.dimensions)])
+            # Only the ends of the real line are infinite.
+            return torch.where((levels > 0) & (levels < 1), _held(each), each).permute(2, 0, 1)
 
         return self._each(X, ask)
 
@@ -128,9 +129,9 @@ class Predictions(ABC):
 
         def ask(part: Any) -> Tensor:
             if calibration is not None:
-                return torch.stack(calibration.interval(part, coverage), -1)
+                return _held(torch.stack(calibration.interval(part, coverage), -1))
             ends = [part.marginal(dim).interval(coverage) for dim in range(part.dimensions)]
-            return torch.stack([torch.cat(pair, -1) for pair in ends], 1)
+            return _held(torch.stack([torch.cat(pair, -1) for pair in ends], 1))
 
         return self._each(X, ask)
 
@@ -201,10 +202,10 @@ def draw_seed(random_state: Any) -> int:
         raise ArgumentError(message("random_state", came, expected, "Pass 0.")) from None
 
 
-def _held(moments: Tensor) -> Tensor:
-    """Return moments with the largest number for infinity, which no score takes."""
-    largest = torch.finfo(moments.dtype).max
-    return moments.clamp(-largest, largest)
+def _held(answers: Tensor) -> Tensor:
+    """Return the largest number for what is beyond: no target is, and no score takes infinity."""
+    largest = torch.finfo(answers.dtype).max
+    return answers.clamp(-largest, largest)
 
 
 def _levels(quantiles: Any) -> Tensor:
