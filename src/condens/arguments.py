@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Generator, Tensor
 
-from condens.errors import ArgumentError, KindError, NotFiniteError, ShapeError, message
+from condens.errors import ArgumentError, KindError, NotFiniteError, ShapeError
 from condens.functional.dtypes import widen
 from condens.functional.low_rank import largest_ratio
 from condens.tracing import anywhere
@@ -33,18 +33,27 @@ def as_tensor(name: str, value: Any, like: Tensor | None = None) -> Tensor:
             arrays = like is not None or hasattr(value, "__array__")
             value = torch.as_tensor(_plain_array(value) if arrays else value)
         except (TypeError, ValueError, RuntimeError, OverflowError):
-            came, expected = f"is {type(value).__name__}", "numbers were expected"
-            remedy = "Pass a tensor, an array or a list of numbers."
-            raise ArgumentError(message(name, came, expected, remedy)) from None
+            raise ArgumentError(
+                name,
+                got=f"is {type(value).__name__}",
+                expected="numbers were expected",
+                fix="Pass a tensor, an array or a list of numbers.",
+            ) from None
         value = value if like is None else value.to(like.device)
     if value.layout is not torch.strided or value.is_nested:
-        came = "is nested" if value.is_nested else f"has the layout {value.layout}"
-        expected = "an ordinary tensor was expected"
-        raise KindError(message(name, came, expected, "Pass its to_dense(), or pad it."))
+        raise KindError(
+            name,
+            got="is nested" if value.is_nested else f"has the layout {value.layout}",
+            expected="an ordinary tensor was expected",
+            fix="Pass its to_dense(), or pad it.",
+        )
     if value.is_complex():
-        expected = "real numbers were expected"
-        remedy = "Pass real and imaginary parts as two dimensions."
-        raise ArgumentError(message(name, "is complex", expected, remedy))
+        raise ArgumentError(
+            name,
+            got="is complex",
+            expected="real numbers were expected",
+            fix="Pass real and imaginary parts as two dimensions.",
+        )
     if not value.is_floating_point():
         value = value.to(torch.get_default_dtype() if like is None else like.dtype)
     return value if like is None else _on_device(name, value, like.device)
@@ -66,24 +75,35 @@ def _on_device(name: str, value: Tensor, device: torch.device) -> Tensor:
         return value
     if value.dim() == 0 and not value.is_meta:  # a number, wherever it lies
         return value.to(device)
-    came, expected = f"is on {value.device}", f"the mixture is on {device}"
-    raise ArgumentError(message(name, came, expected, f"Pass {name}.to({str(device)!r})."))
+    raise ArgumentError(
+        name,
+        got=f"is on {value.device}",
+        expected=f"the mixture is on {device}",
+        fix=f"Pass {name}.to({str(device)!r}).",
+    )
 
 
 def check_devices(tensors: Mapping[str, Tensor]) -> None:
     """Check that tensors lie on one device."""
     if len({tensor.device for tensor in tensors.values()}) > 1:
         *others, last = tensors
-        came = f"are on {', '.join(str(tensor.device) for tensor in tensors.values())}"
-        which = f"{', '.join(others)} and {last}"
-        raise ArgumentError(message(which, came, "one device was expected", "Move them to one."))
+        raise ArgumentError(
+            f"{', '.join(others)} and {last}",
+            got=f"are on {', '.join(str(tensor.device) for tensor in tensors.values())}",
+            expected="one device was expected",
+            fix="Move them to one.",
+        )
 
 
 def check_flag(name: str, flag: Any) -> bool | None:
     """Check that something is True, False or None."""
     if flag is not None and not isinstance(flag, bool):
-        came, expected = f"is {type(flag).__name__}", "True, False or None was expected"
-        raise KindError(message(name, came, expected, "Leave it out, or pass a bool."))
+        raise KindError(
+            name,
+            got=f"is {type(flag).__name__}",
+            expected="True, False or None was expected",
+            fix="Leave it out, or pass a bool.",
+        )
     return flag
 
 
@@ -95,10 +115,11 @@ def check_values(logits: Tensor, **others: Tensor) -> None:
     if anywhere(logits.isnan() | logits.isposinf()):
         check_finite("logits", logits.masked_fill(logits.isneginf(), 0), remedy)
     if anywhere(logits.isneginf().all(-1)):
-        came = "is −inf for every component of a mixture"
-        expected = "at least one component must have weight"
         raise NotFiniteError(
-            message("logits", came, expected, "Give one component a finite logit.")
+            "logits",
+            got="is −inf for every component of a mixture",
+            expected="at least one component must have weight",
+            fix="Give one component a finite logit.",
         )
 
 
@@ -107,18 +128,23 @@ def check_log_scales(name: str, entry: str, log_scales: Tensor) -> None:
     # Half the exponent range: squares of the scales, and their inverses, exist too.
     largest = 0.5 * math.log(torch.finfo(log_scales.dtype).max)
     if anywhere(log_scales.detach().abs() > largest):
-        came = f"has a {entry} of {float(log_scales.detach().abs().max()):.4g} in absolute value"
-        expected = f"{log_scales.dtype} holds scales up to exp({largest:.4g})"
-        remedy = "Standardise the target, or use float64."
-        raise NotFiniteError(message(name, came, expected, remedy))
+        raise NotFiniteError(
+            name,
+            got=f"has a {entry} of {float(log_scales.detach().abs().max()):.4g} in absolute value",
+            expected=f"{log_scales.dtype} holds scales up to exp({largest:.4g})",
+            fix="Standardise the target, or use float64.",
+        )
 
 
 def check_rank(loadings: Tensor) -> None:
     """Check that there is at least one factor."""
     if loadings.shape[-1] == 0:
-        came, expected = f"has shape {list(loadings.shape)}", "[..., K, D, r] needs r ≥ 1"
-        remedy = "For diagonal covariances, take GaussianMixture with −log_scales as factors."
-        raise ShapeError(message("loadings", came, expected, remedy))
+        raise ShapeError(
+            "loadings",
+            got=f"has shape {list(loadings.shape)}",
+            expected="[..., K, D, r] needs r ≥ 1",
+            fix="For diagonal covariances, take GaussianMixture with −log_scales as factors.",
+        )
 
 
 def check_loadings(log_scales: Tensor, loadings: Tensor) -> None:
@@ -127,16 +153,20 @@ def check_loadings(log_scales: Tensor, loadings: Tensor) -> None:
     log_scales, loadings = widen(log_scales.detach(), loadings.detach())
     size = loadings.abs().amax(-1)
     if anywhere(size > largest):
-        came = f"has an entry of {float(size.max()):.4g} in absolute value"
-        expected = f"its dtype holds squares of up to {largest:.4g}"
-        remedy = "Standardise the target, or use float64."
-        raise NotFiniteError(message("loadings", came, expected, remedy))
+        raise NotFiniteError(
+            "loadings",
+            got=f"has an entry of {float(size.max()):.4g} in absolute value",
+            expected=f"its dtype holds squares of up to {largest:.4g}",
+            fix="Standardise the target, or use float64.",
+        )
     ratio, bound = size * (-log_scales).exp(), largest_ratio(loadings.dtype)
     if anywhere(ratio > bound):
-        came = f"has an entry {float(ratio.max()):.2g} times its scale"
-        expected = f"beyond {bound:.2g} double precision does not resolve the two"
-        remedy = "Raise log_scales, for instance by a floor on the scales."
-        raise NotFiniteError(message("loadings", came, expected, remedy))
+        raise NotFiniteError(
+            "loadings",
+            got=f"has an entry {float(ratio.max()):.2g} times its scale",
+            expected=f"beyond {bound:.2g} double precision does not resolve the two",
+            fix="Raise log_scales, for instance by a floor on the scales.",
+        )
 
 
 def check_finite(name: str, tensor: Tensor, remedy: str) -> None:
@@ -144,8 +174,13 @@ def check_finite(name: str, tensor: Tensor, remedy: str) -> None:
     bad = ~tensor.isfinite()
     if anywhere(bad):
         where = bad.nonzero()[0].tolist()
-        came = f"has {int(bad.sum())} value(s) that are NaN or infinite, the first at index {where}"
-        raise NotFiniteError(message(name, came, "finite numbers were expected", remedy))
+        raise NotFiniteError(
+            name,
+            got=f"has {int(bad.sum())} value(s) that are NaN or infinite, the first "
+            f"at index {where}",
+            expected="finite numbers were expected",
+            fix=remedy,
+        )
 
 
 def check_event(
@@ -158,15 +193,20 @@ def check_event(
     given, dimensions = as_tensor(name, value, means), means.shape[-1]
     value = with_event_axis(name, given, batch) if dimensions == 1 else given
     if value.dim() == 0 or value.shape[-1] != dimensions:
-        came = f"has shape {list(given.shape)}"
-        expected = f"its last axis must hold the {dimensions} dimensions of the mixture"
-        remedy = "Pass every dimension, or take marginal(dims) first."
-        raise ShapeError(message(name, came, expected, remedy))
+        raise ShapeError(
+            name,
+            got=f"has shape {list(given.shape)}",
+            expected=f"its last axis must hold the {dimensions} dimensions of the mixture",
+            fix="Pass every dimension, or take marginal(dims) first.",
+        )
     check_leading(name, given.shape, value.shape[:-1], batch, event=(dimensions,))
     if not allow_nan and anywhere(value.isnan()):
-        expected = "a density is defined for numbers only"
-        remedy = "Drop those rows, or take marginal(dims) over the dimensions that were observed."
-        raise NotFiniteError(message(name, "has NaN", expected, remedy))
+        raise NotFiniteError(
+            name,
+            got="has NaN",
+            expected="a density is defined for numbers only",
+            fix="Drop those rows, or take marginal(dims) over the dimensions that were observed.",
+        )
     return value
 
 
@@ -202,14 +242,15 @@ def with_event_axis(name: str, value: Tensor, batch: torch.Size) -> Tensor:
     with_axis, without = broadcast(value.shape[:-1], batch), broadcast(value.shape, batch)
     every = value.numel() * batch.numel()
     if with_axis and without and not with_axis.numel() == without.numel() == every:
-        came = f"has shape {list(value.shape)}"
-        expected = f"beside the batch shape {list(batch)} its last axis may be the event's or not"
         shape = [*value.shape[:-1], *[1] * (1 + len(batch))]
-        remedy = (
-            f"Pass {name}[..., None] if it is not, or {name}.reshape({shape}) for the same "
-            "numbers in every member."
+        raise ShapeError(
+            name,
+            got=f"has shape {list(value.shape)}",
+            expected=f"beside the batch shape {list(batch)} its last axis may be the "
+            "event's or not",
+            fix=f"Pass {name}[..., None] if it is not, or {name}.reshape({shape}) for the same "
+            "numbers in every member.",
         )
-        raise ShapeError(message(name, came, expected, remedy))
     return value.unsqueeze(-1) if with_axis is None and without else value
 
 
@@ -236,21 +277,25 @@ def check_leading(
 ) -> None:
     """Check that the leading axes of a shape, which `event` follows, broadcast with the batch."""
     if broadcast(leading, batch) is None:
-        came = f"has shape {list(shape)}"
-        expected = f"its leading axes must broadcast against the batch shape {list(batch)}"
-        remedy = (
-            f"End it in {[*batch, *event]} for one to each member, or in "
-            f"{[*[1] * len(batch), *event]} for the same in all; put further axes in front."
+        raise ShapeError(
+            name,
+            got=f"has shape {list(shape)}",
+            expected=f"its leading axes must broadcast against the batch shape {list(batch)}",
+            fix=f"End it in {[*batch, *event]} for one to each member, or in "
+            f"{[*[1] * len(batch), *event]} for the same in all; put further axes in front.",
         )
-        raise ShapeError(message(name, came, expected, remedy))
 
 
 def check_probabilities(value: Any, batch: torch.Size, means: Tensor) -> Tensor:
     """Return value as a tensor of probabilities that broadcasts against the batch."""
     levels = as_tensor("value", value, means)
     if anywhere(~((levels >= 0) & (levels <= 1))):
-        came, expected = "has an entry outside [0, 1]", "probabilities were expected"
-        raise ArgumentError(message("value", came, expected, "For the median, pass 0.5."))
+        raise ArgumentError(
+            "value",
+            got="has an entry outside [0, 1]",
+            expected="probabilities were expected",
+            fix="For the median, pass 0.5.",
+        )
     check_leading("value", levels.shape, levels.shape, batch)
     return levels
 
@@ -265,19 +310,29 @@ def check_affine(linear: Any, loc: Any, means: Tensor, batch: torch.Size) -> tup
         linear = linear.expand(dimensions)
     rows = linear.shape[-1] if linear.dim() == 1 else linear.shape[-2]
     if linear.shape[-1] != dimensions or not 1 <= rows <= dimensions:
-        came = f"has shape {list(linear.shape)}"
-        expected = f"a number, [{dimensions}] or [..., M, {dimensions}] with M ≤ {dimensions} fits"
-        remedy = "More outputs than dimensions have no density."
-        raise ShapeError(message(name, came, expected, remedy))
+        raise ShapeError(
+            name,
+            got=f"has shape {list(linear.shape)}",
+            expected=f"a number, [{dimensions}] or [..., M, {dimensions}] with M ≤ "
+            f"{dimensions} fits",
+            fix="More outputs than dimensions have no density.",
+        )
     if linear.dim() == 1 and anywhere(linear == 0):
-        came, expected = "has a zero", "a dimension scaled by zero has no density"
-        remedy = "Drop that dimension with marginal(dims)."
-        raise ArgumentError(message(name, came, expected, remedy))
+        raise ArgumentError(
+            name,
+            got="has a zero",
+            expected="a dimension scaled by zero has no density",
+            fix="Drop that dimension with marginal(dims).",
+        )
     if linear.dim() > 1:
         check_leading(name, linear.shape, linear.shape[:-2], batch, event=linear.shape[-2:])
     if loc.dim() and loc.shape[-1] != rows:
-        came, expected = f"has shape {list(loc.shape)}", f"the map has {rows} output(s)"
-        raise ShapeError(message("loc", came, expected, f"Pass a number or [{rows}]."))
+        raise ShapeError(
+            "loc",
+            got=f"has shape {list(loc.shape)}",
+            expected=f"the map has {rows} output(s)",
+            fix=f"Pass a number or [{rows}].",
+        )
     leading = linear.shape[:-2] if linear.dim() > 1 else torch.Size()
     batch = torch.broadcast_shapes(leading, batch)
     check_leading("loc", loc.shape, loc.shape[:-1], batch, event=(rows,))
@@ -289,9 +344,12 @@ def check_direction(direction: Any, means: Tensor, batch: torch.Size) -> Tensor:
     direction = check_event("direction", direction, batch, means, allow_nan=False)
     check_finite("direction", direction, "Check how it was computed.")
     if anywhere((direction == 0).all(-1)):
-        expected = "a projection needs a direction"
-        remedy = "Pass one with an entry that is not zero."
-        raise ArgumentError(message("direction", "is zero", expected, remedy))
+        raise ArgumentError(
+            "direction",
+            got="is zero",
+            expected="a projection needs a direction",
+            fix="Pass one with an entry that is not zero.",
+        )
     return direction
 
 
@@ -316,8 +374,12 @@ def check_masses(name: str, masses: Any, batch: torch.Size, means: Tensor) -> Te
 
 
 def _no_mass(name: str, came: str, what: str) -> ArgumentError:
-    expected = f"{what} between 0 and 1, both excluded, were expected"
-    return ArgumentError(message(name, came, expected, "For 90 %, pass 0.9."))
+    return ArgumentError(
+        name,
+        got=came,
+        expected=f"{what} between 0 and 1, both excluded, were expected",
+        fix="For 90 %, pass 0.9.",
+    )
 
 
 def check_count(name: str, count: int, *, mass: float | None = None) -> int:
@@ -325,8 +387,9 @@ def check_count(name: str, count: int, *, mass: float | None = None) -> int:
     try:
         count = operator.index(count)
     except TypeError:
-        expected = "a whole number was expected"
-        raise ArgumentError(message(name, f"is {count!r}", expected, "Pass an int.")) from None
+        raise ArgumentError(
+            name, got=f"is {count!r}", expected="a whole number was expected", fix="Pass an int."
+        ) from None
     # Ten to either side; of a tiny mass more than there are whole numbers for, or floats.
     least = 2.0 if mass is None else 10 / min(mass, 1 - mass)
     if count < least:
@@ -334,8 +397,12 @@ def check_count(name: str, count: int, *, mass: float | None = None) -> int:
         remedy = f"Pass {needed if least > 1000 else 1000} or more."
         if least >= 1e12:
             remedy = "Ask for a mass nearer to one half."
-        expected = f"a standard error needs at least {needed}"
-        raise ArgumentError(message(name, f"is {count}", expected, remedy))
+        raise ArgumentError(
+            name,
+            got=f"is {count}",
+            expected=f"a standard error needs at least {needed}",
+            fix=remedy,
+        )
     return count
 
 
@@ -346,9 +413,12 @@ def check_shape(name: str, shape: Any) -> tuple[int, ...]:
     except (TypeError, RuntimeError):
         sizes = (-1,)
     if any(size < 0 for size in sizes):
-        expected = "a tuple of whole numbers, none of them negative, was expected"
-        remedy = "For 1000 draws, pass (1000,)."
-        raise ShapeError(message(name, f"is {shape!r}", expected, remedy))
+        raise ShapeError(
+            name,
+            got=f"is {shape!r}",
+            expected="a tuple of whole numbers, none of them negative, was expected",
+            fix="For 1000 draws, pass (1000,).",
+        )
     return sizes
 
 
@@ -357,8 +427,12 @@ def check_room(name: str, came: Any, shape: Sequence[int], like: Tensor) -> None
     # An axis without entries frees no other one: torch multiplies the sizes all the same.
     size = math.prod([max(size, 1) for size in shape]) * like.element_size()
     if size > ADDRESSABLE:
-        expected = f"no process can have the 2**{size.bit_length() - 1} bytes that it takes"
-        raise ShapeError(message(name, f"is {came}", expected, "Ask for less at a time."))
+        raise ShapeError(
+            name,
+            got=f"is {came}",
+            expected=f"no process can have the 2**{size.bit_length() - 1} bytes that it takes",
+            fix="Ask for less at a time.",
+        )
 
 
 def within_memory(method: Callable[P, R]) -> Callable[P, R]:
@@ -371,9 +445,12 @@ def within_memory(method: Callable[P, R]) -> Callable[P, R]:
         except RuntimeError as error:
             if "DefaultCPUAllocator" not in str(error):
                 raise
-            came, expected = "do not fit into memory", "torch could not have as much"
-            remedy = "Ask for fewer at a time, or for part of the batch."
-            raise ShapeError(message("the draws", came, expected, remedy)) from error
+            raise ShapeError(
+                "the draws",
+                got="do not fit into memory",
+                expected="torch could not have as much",
+                fix="Ask for fewer at a time, or for part of the batch.",
+            ) from error
 
     return door
 
@@ -383,10 +460,16 @@ def check_generator(generator: Any, device: torch.device) -> None:
     if generator is None:
         return
     if not isinstance(generator, Generator):
-        came, expected = f"is {type(generator).__name__}", "a torch.Generator was expected"
-        remedy = "Pass torch.Generator().manual_seed(0), or None to use torch's own."
-        raise KindError(message("generator", came, expected, remedy))
+        raise KindError(
+            "generator",
+            got=f"is {type(generator).__name__}",
+            expected="a torch.Generator was expected",
+            fix="Pass torch.Generator().manual_seed(0), or None to use torch's own.",
+        )
     if generator.device.type != device.type:
-        came, expected = f"draws on {generator.device}", f"the mixture is on {device}"
-        remedy = f"Pass torch.Generator({device.type!r})."
-        raise ArgumentError(message("generator", came, expected, remedy))
+        raise ArgumentError(
+            "generator",
+            got=f"draws on {generator.device}",
+            expected=f"the mixture is on {device}",
+            fix=f"Pass torch.Generator({device.type!r}).",
+        )

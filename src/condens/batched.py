@@ -12,7 +12,7 @@ from torch.distributions import Distribution, constraints
 
 from condens import arguments, gaussians
 from condens.dimensions import check_names, in_order, listed
-from condens.errors import ArgumentError, DimensionError, KindError, ShapeError, message
+from condens.errors import ArgumentError, DimensionError, KindError, ShapeError
 from condens.functional import mixture, shapes
 
 
@@ -144,9 +144,12 @@ class BatchedMixture(Distribution, ABC):
             weights = torch.ones(len(members), device=first.device)
         weights = arguments.as_tensor("weights", weights, first.means)
         if weights.shape != (len(members),):
-            came = f"has shape {list(weights.shape)}"
-            expected = f"there are {len(members)} members"
-            raise ShapeError(message("weights", came, expected, "Pass one weight for each."))
+            raise ShapeError(
+                "weights",
+                got=f"has shape {list(weights.shape)}",
+                expected=f"there are {len(members)} members",
+                fix="Pass one weight for each.",
+            )
         log_weights = torch.log_softmax(gaussians.log_weights(weights), -1).to(first.dtype)
         expanded = [member.expand(batch).parameters for member in members]
         return first._with(cls._join(expanded, log_weights), first.names)
@@ -156,9 +159,12 @@ class BatchedMixture(Distribution, ABC):
         batch, first = members[0].batch_shape, members[0]
         for member in members:
             if member.event_shape != first.event_shape or member.names != first.names:
-                came, expected = f"has {member}", f"the first member is {first}"
-                remedy = "Average mixtures over the same dimensions; reorder with marginal(dims)."
-                raise DimensionError(message("members", came, expected, remedy))
+                raise DimensionError(
+                    "members",
+                    got=f"has {member}",
+                    expected=f"the first member is {first}",
+                    fix="Average mixtures over the same dimensions; reorder with marginal(dims).",
+                )
             arguments.check_leading("members", member.batch_shape, member.batch_shape, batch)
             batch = torch.broadcast_shapes(batch, member.batch_shape)
         return batch
@@ -180,9 +186,12 @@ class BatchedMixture(Distribution, ABC):
         """Return a shape that the batch shape can be expanded to."""
         batch = torch.Size(arguments.check_shape("batch_shape", batch_shape))
         if arguments.broadcast(batch, self.batch_shape) != batch:
-            came, expected = f"is {list(batch)}", f"the mixture has {list(self.batch_shape)}"
-            remedy = "Keep its axes, those of size one at any size, and put more in front."
-            raise ShapeError(message("batch_shape", came, expected, remedy))
+            raise ShapeError(
+                "batch_shape",
+                got=f"is {list(batch)}",
+                expected=f"the mixture has {list(self.batch_shape)}",
+                fix="Keep its axes, those of size one at any size, and put more in front.",
+            )
         return batch
 
     def _tree(self) -> tuple[list[Any], Any]:
@@ -228,8 +237,12 @@ class BatchedMixture(Distribution, ABC):
         """Return the mixture with other device or dtype, as `Tensor.to` takes them."""
         moved = [tensor.to(*args, **kwargs) for tensor in self.parameters]
         if not moved[0].is_floating_point():
-            came, expected = f"is {moved[0].dtype}", "a mixture has real numbers"
-            raise KindError(message("dtype", came, expected, "Pass torch.float32 or float64."))
+            raise KindError(
+                "dtype",
+                got=f"is {moved[0].dtype}",
+                expected="a mixture has real numbers",
+                fix="Pass torch.float32 or float64.",
+            )
         return self._with(moved, self.names)
 
     def __repr__(self) -> str:
@@ -269,16 +282,22 @@ class BatchedMixture(Distribution, ABC):
 
     def _require_one_dimension(self, method: str) -> None:
         if self.dimensions != 1:
-            came, expected = f"has {self.dimensions} dimensions", f"{method} needs exactly one"
-            remedy = "Take marginal(dim) or project(direction) first."
-            raise DimensionError(message("the mixture", came, expected, remedy))
+            raise DimensionError(
+                "the mixture",
+                got=f"has {self.dimensions} dimensions",
+                expected=f"{method} needs exactly one",
+                fix="Take marginal(dim) or project(direction) first.",
+            )
 
 
 def check_members(kind: Any, members: Any) -> list[Any]:
     """Return the members of an ensemble, all of one kind of mixture."""
     found = listed(members)
     if not found or not all(isinstance(member, kind) for member in found):
-        came = f"is {found if found is not None else members!r}"
-        expected = f"at least one {kind.__name__}, and nothing else, was expected"
-        raise ArgumentError(message("members", came, expected, "Pass a list of mixtures."))
+        raise ArgumentError(
+            "members",
+            got=f"is {found if found is not None else members!r}",
+            expected=f"at least one {kind.__name__}, and nothing else, was expected",
+            fix="Pass a list of mixtures.",
+        )
     return found

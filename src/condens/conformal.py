@@ -20,7 +20,7 @@ import torch
 from torch import Generator, Tensor
 
 from condens import arguments
-from condens.errors import ArgumentError, NotFiniteError, ShapeError, message
+from condens.errors import ArgumentError, NotFiniteError, ShapeError
 from condens.functional import nll, sampling, tails
 from condens.functional.dtypes import widen
 from condens.functional.estimates import Estimate
@@ -80,8 +80,12 @@ class Region:
         """
         levels = self.mixture.log_prob(value)
         if anywhere(levels.isnan()):
-            came, expected = "has a density that is NaN", "points without gaps were expected"
-            raise NotFiniteError(message("value", came, expected, "Leave such rows out."))
+            raise NotFiniteError(
+                "value",
+                got="has a density that is NaN",
+                expected="points without gaps were expected",
+                fix="Leave such rows out.",
+            )
         inside: Tensor = levels >= self.log_threshold
         return inside
 
@@ -121,8 +125,12 @@ class Calibration:
         """Score targets [m, D] by their densities [m]; rows with NaN count for intervals only."""
         target = torch.as_tensor(target, dtype=torch.float64)
         if target.shape != (*mixture.batch_shape, mixture.dimensions) or target.dim() != 2:
-            came, expected = f"has shape {list(target.shape)}", f"the densities are {mixture}"
-            raise ShapeError(message("target", came, expected, "Pass a row for each."))
+            raise ShapeError(
+                "target",
+                got=f"has shape {list(target.shape)}",
+                expected=f"the densities are {mixture}",
+                fix="Pass a row for each.",
+            )
         whole = (~target.isnan().any(-1)).nonzero().flatten()
         ranks = [
             _ranks(_levels(part), part.log_prob(target[rows]))
@@ -166,10 +174,12 @@ def _conformal(scores: Tensor, coverage: float) -> float:
     count, share = len(scores), Fraction(str(coverage))
     place = math.ceil((count + 1) * share)
     if place > count:
-        came = f"is {coverage}, with {count} rows to calibrate on"
-        expected = f"so high a coverage takes at least {math.ceil(share / (1 - share))}"
-        remedy = "Calibrate on more rows, or ask for less."
-        raise ArgumentError(message("coverage", came, expected, remedy))
+        raise ArgumentError(
+            "coverage",
+            got=f"is {coverage}, with {count} rows to calibrate on",
+            expected=f"so high a coverage takes at least {math.ceil(share / (1 - share))}",
+            fix="Calibrate on more rows, or ask for less.",
+        )
     return float(scores.sort().values[place - 1])
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from condens.arguments import as_tensor, check_finite, check_leading
-from condens.errors import ArgumentError, DimensionError, ShapeError, message
+from condens.errors import ArgumentError, DimensionError, ShapeError
 
 Dimension = int | str
 
@@ -25,14 +25,21 @@ def resolve_dimensions(
     if found is None:
         found = [dims]
     if not found:
-        expected = "at least one dimension was expected"
-        remedy = f"Pass indices from 0 to {dimensions - 1}" + (" or names." if names else ".")
-        raise DimensionError(message(argument, "is empty", expected, remedy))
+        raise DimensionError(
+            argument,
+            got="is empty",
+            expected="at least one dimension was expected",
+            fix=f"Pass indices from 0 to {dimensions - 1}" + (" or names." if names else "."),
+        )
     resolved = [_resolve(argument, d, dimensions, names) for d in found]
     if len(set(resolved)) < len(resolved):
         repeated = next(d for d in resolved if resolved.count(d) > 1)
-        came = f"names dimension {names[repeated] if names else repeated!r} twice"
-        raise DimensionError(message(argument, came, "each may occur once", "Remove one of them."))
+        raise DimensionError(
+            argument,
+            got=f"names dimension {names[repeated] if names else repeated!r} twice",
+            expected="each may occur once",
+            fix="Remove one of them.",
+        )
     return resolved
 
 
@@ -50,19 +57,29 @@ def _resolve(argument: str, dim: Dimension, dimensions: int, names: Sequence[str
         if names is not None and dim in names:
             return list(names).index(dim)
         known = f"the names are {', '.join(names)}" if names else "the dimensions have no names"
-        remedy = "Use one of them." if names else "Use indices, or set names on the mixture."
-        raise DimensionError(message(argument, f"has {dim!r}", known, remedy))
+        raise DimensionError(
+            argument,
+            got=f"has {dim!r}",
+            expected=known,
+            fix="Use one of them." if names else "Use indices, or set names on the mixture.",
+        )
     try:
         # A mask is not a list of indices, though Python would count True as 1.
         index = operator.index(None if isinstance(dim, bool | np.bool_) else dim)  # type: ignore[arg-type]
     except (TypeError, RuntimeError):
-        expected = "a dimension is an index or a name"
-        remedy = f"Pass indices from 0 to {dimensions - 1}."
-        raise DimensionError(message(argument, f"has {dim!r}", expected, remedy)) from None
+        raise DimensionError(
+            argument,
+            got=f"has {dim!r}",
+            expected="a dimension is an index or a name",
+            fix=f"Pass indices from 0 to {dimensions - 1}.",
+        ) from None
     if not -dimensions <= index < dimensions:
-        expected = f"the mixture has {dimensions} dimension(s)"
-        remedy = f"Use indices from 0 to {dimensions - 1}."
-        raise DimensionError(message(argument, f"has {index}", expected, remedy))
+        raise DimensionError(
+            argument,
+            got=f"has {index}",
+            expected=f"the mixture has {dimensions} dimension(s)",
+            fix=f"Use indices from 0 to {dimensions - 1}.",
+        )
     return index % dimensions
 
 
@@ -74,7 +91,9 @@ def check_names(names: Iterable[str] | None, dimensions: int) -> tuple[str, ...]
     names = () if isinstance(names, str) else tuple(listed(names) or ())
     distinct = {name for name in names if isinstance(name, str)}
     if len(names) != dimensions or len(distinct) != dimensions:
-        raise DimensionError(message("names", came, expected, "Pass one name for each dimension."))
+        raise DimensionError(
+            "names", got=came, expected=expected, fix="Pass one name for each dimension."
+        )
     return names
 
 
@@ -84,9 +103,12 @@ def in_order(argument: str, value: Any, names: Sequence[str] | None) -> Any:
         return value
     columns = [str(column) for column in value.columns]
     if sorted(columns) != sorted(names):
-        came, expected = f"has columns {columns}", f"the dimensions are {list(names)}"
-        remedy = "Pass just these columns, or an array."
-        raise DimensionError(message(argument, came, expected, remedy))
+        raise DimensionError(
+            argument,
+            got=f"has columns {columns}",
+            expected=f"the dimensions are {list(names)}",
+            fix="Pass just these columns, or an array.",
+        )
     return value[list(names)]
 
 
@@ -99,21 +121,31 @@ def resolve_fixed(
     """Return the dimensions that are fixed and their values [..., len(dims)]."""
     dimensions = like.shape[-1]
     if not isinstance(values, Mapping):
-        came, expected = f"is {type(values).__name__}", "a mapping was expected"
-        raise ArgumentError(message("values", came, expected, "Pass {dimension: value, …}."))
+        raise ArgumentError(
+            "values",
+            got=f"is {type(values).__name__}",
+            expected="a mapping was expected",
+            fix="Pass {dimension: value, …}.",
+        )
     dims = resolve_dimensions("values", values, dimensions, names)
     if len(dims) == dimensions:
-        came, expected = f"fixes all {dimensions} dimension(s)", "one must stay free"
-        remedy = "Leave one out, or call log_prob for the density at that point."
-        raise DimensionError(message("values", came, expected, remedy))
+        raise DimensionError(
+            "values",
+            got=f"fixes all {dimensions} dimension(s)",
+            expected="one must stay free",
+            fix="Leave one out, or call log_prob for the density at that point.",
+        )
     fixed = [as_tensor(f"values[{dim!r}]", value, like) for dim, value in values.items()]
     for dim, value in zip(values, fixed, strict=True):
         check_finite(f"values[{dim!r}]", value, "Condition on numbers only.")
     try:
         fixed = list(torch.broadcast_tensors(*fixed))
     except RuntimeError:
-        came = f"has values of shapes {[list(v.shape) for v in fixed]}"
-        remedy = "Pass numbers, or tensors of one shape."
-        raise ShapeError(message("values", came, "they must broadcast", remedy)) from None
+        raise ShapeError(
+            "values",
+            got=f"has values of shapes {[list(v.shape) for v in fixed]}",
+            expected="they must broadcast",
+            fix="Pass numbers, or tensors of one shape.",
+        ) from None
     check_leading("values", fixed[0].shape, fixed[0].shape, batch)
     return dims, torch.stack(fixed, -1)

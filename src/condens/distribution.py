@@ -22,7 +22,6 @@ from condens.errors import (
     NoClosedFormError,
     NotADensityError,
     NotPositiveDefiniteError,
-    message,
 )
 from condens.functional import algebra, estimates, mixture, sampling, scores, triangular, univariate
 from condens.functional import modes as mode_search
@@ -286,9 +285,12 @@ class GaussianMixture(BatchedMixture, SampledMixture):
             return self._with(algebra.affine_scale(*self.parameters, linear, loc), self.names)
         image, slack = algebra.affine_matrix(*self.parameters, linear, loc)
         if anywhere(~(slack > self._resolution(linear))):
-            came, expected = "does not have full row rank", "its outputs would depend on each other"
-            remedy = "Drop the rows that are combinations of others."
-            raise NotPositiveDefiniteError(message("matrix_or_scale", came, expected, remedy))
+            raise NotPositiveDefiniteError(
+                "matrix_or_scale",
+                got="does not have full row rank",
+                expected="its outputs would depend on each other",
+                fix="Drop the rows that are combinations of others.",
+            )
         return self._with(image, None)
 
     def project(self, direction: Any) -> Self:
@@ -316,10 +318,12 @@ class GaussianMixture(BatchedMixture, SampledMixture):
         narrow = ~(slack > self._resolution(self.means))
         if anywhere(narrow):
             where = narrow.nonzero()[0].tolist()
-            came = f"is not wider than the component at index {where} in every direction"
-            expected = "the quotient would grow without bound"
-            remedy = "Divide by a wider Gaussian, or drop the components that are too wide."
-            raise NotADensityError(message("gaussian", came, expected, remedy))
+            raise NotADensityError(
+                "gaussian",
+                got=f"is not wider than the component at index {where} in every direction",
+                expected="the quotient would grow without bound",
+                fix="Divide by a wider Gaussian, or drop the components that are too wide.",
+            )
         return self._with(quotient, self.names)
 
     # One dimension.
@@ -431,9 +435,13 @@ class GaussianMixture(BatchedMixture, SampledMixture):
         gaussians.check_distribution("gaussian", gaussian, self.event_shape)
         found = self._as_gaussian(gaussian)
         if found is None:
-            expected = "a MultivariateNormal, Independent(Normal, 1) or one component was expected"
-            remedy = "Pass a single Gaussian."
-            raise ArgumentError(message("gaussian", f"is {gaussian}", expected, remedy))
+            raise ArgumentError(
+                "gaussian",
+                got=f"is {gaussian}",
+                expected="a MultivariateNormal, Independent(Normal, 1) or one "
+                "component was expected",
+                fix="Pass a single Gaussian.",
+            )
         shape = gaussian.batch_shape
         arguments.check_leading("gaussian", shape, shape, self.batch_shape)
         return found
@@ -441,17 +449,24 @@ class GaussianMixture(BatchedMixture, SampledMixture):
 
 def _kl_from_mixture(p: GaussianMixture, q: Distribution) -> Tensor:
     if p.components > 1 or p._as_gaussian(q) is None:
-        came, expected = f"are {p} and {q}", "only single Gaussians have a closed form"
-        remedy = "Call p.kl_divergence(q), which estimates it with a standard error."
-        raise NoClosedFormError(message("p and q", came, expected, remedy))
+        raise NoClosedFormError(
+            "p and q",
+            got=f"are {p} and {q}",
+            expected="only single Gaussians have a closed form",
+            fix="Call p.kl_divergence(q), which estimates it with a standard error.",
+        )
     return p.kl_divergence(q).value
 
 
 def _kl_to_mixture(p: Distribution, q: GaussianMixture) -> Tensor:
     found = gaussians.precision_factor(p)
     if found is None:
-        came, expected = f"is {p}", "only single Gaussians have a closed form"
-        raise NoClosedFormError(message("p", came, expected, "Estimate it by sampling from p."))
+        raise NoClosedFormError(
+            "p",
+            got=f"is {p}",
+            expected="only single Gaussians have a closed form",
+            fix="Estimate it by sampling from p.",
+        )
     loc, upper = found
     factors = triangular.pack(upper).unsqueeze(-2)
     single = GaussianMixture(torch.zeros_like(loc[..., :1]), loc.unsqueeze(-2), factors)

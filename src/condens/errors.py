@@ -1,14 +1,30 @@
-"""The exceptions a user can meet, and how their messages are built.
+"""Exceptions and warnings that a user can meet.
 
-Every message says what came, what was expected and what to do, and names the
-argument as the user typed it.
+Every message says what was passed, what was expected and what to do, and names the argument as
+the user typed it. An exception builds its own message from these parts.
 """
 
 from errno import ENOENT
 
 
 class CondensError(Exception):
-    """Base class of every error that condens raises on purpose."""
+    """Base class of every error that condens raises on purpose.
+
+    Args:
+        subject: the argument, as the user typed it; or, alone, the whole message.
+        got: what is wrong with it.
+        expected: what would have been right.
+        fix: what to do about it.
+
+    >>> raise ShapeError("means", got="has shape [3]", expected="at least [K, D] was expected",
+    ...                  fix="Add the component axis.")
+    Traceback (most recent call last):
+    condens.errors.ShapeError: means has shape [3], but at least [K, D] was expected. Add the \
+component axis.
+    """
+
+    def __init__(self, subject: str, *, got: str = "", expected: str = "", fix: str = "") -> None:
+        super().__init__(f"{subject} {got}, but {expected}. {fix}" if got else subject)
 
 
 class ArgumentError(CondensError, ValueError):
@@ -54,15 +70,25 @@ class RunDirectoryError(CondensError):
 class ModelFileError(CondensError):
     """A model file that cannot be read or written: absent, damaged, or of another kind."""
 
+    def __init__(
+        self,
+        subject: str,
+        *,
+        got: str = "",
+        expected: str = "",
+        fix: str = "Restore the file from a copy, or save the model again.",
+    ) -> None:
+        super().__init__(subject, got=got, expected=expected, fix=fix)
+
 
 class ModelFileNotFoundError(ModelFileError, FileNotFoundError):
-    """A model file that is not there."""
+    """A model file that does not exist."""
 
     errno = ENOENT
 
 
 class CondensWarning(UserWarning):
-    """Base class of the warnings that can be filtered by what they warn of."""
+    """Base class of every warning of condens."""
 
 
 class ExtrapolationWarning(CondensWarning):
@@ -73,10 +99,25 @@ class TargetWarning(CondensWarning):
     """Targets for which another `target_transform` would suit better."""
 
 
-def message(argument: str, came: str, expected: str, remedy: str) -> str:
-    """Build the text of an error.
+class TargetTransformWarning(CondensWarning):
+    """Says which transforms `target_transform="auto"` chose."""
 
-    >>> message("means", "has shape [3]", "at least [K, D] was expected", "Add the component axis.")
-    'means has shape [3], but at least [K, D] was expected. Add the component axis.'
-    """
-    return f"{argument} {came}, but {expected}. {remedy}"
+
+class CollapsedComponentsWarning(CondensWarning):
+    """Components that are as narrow as their floor allows, or all but equal to one another."""
+
+
+class UnusedComponentsWarning(CondensWarning):
+    """Components with hardly any weight anywhere."""
+
+
+class TrainingWarning(CondensWarning):
+    """Training that left out steps, or returned to earlier weights."""
+
+
+class InterruptedWarning(CondensWarning):
+    """Training that Ctrl-C ended early."""
+
+
+class KernelWarning(CondensWarning):
+    """The native kernel is missing, or runs on one thread: results are the same, but slower."""

@@ -16,7 +16,7 @@ from torch import Generator, Tensor, nn
 from condens import persistence, regressor_file
 from condens.conformal import Calibration, Region
 from condens.data import Rows
-from condens.errors import ArgumentError, ModelFileError, TrainingError, message
+from condens.errors import ArgumentError, ModelFileError, TrainingError
 from condens.nn import DensityNetwork
 from condens.parameters import (
     check_kept,
@@ -231,9 +231,12 @@ class MDNRegressor(Tables, Predictions, RegressorMixin, BaseEstimator):  # type:
         """
         model = persistence.load(path, backbone=backbone)
         if not isinstance(model, cls):
-            came, expected = f"holds a {type(model).__name__}", f"a {cls.__name__} was expected"
-            remedy = "Open it with condens.persistence.load."
-            raise ModelFileError(message(str(path), came, expected, remedy))
+            raise ModelFileError(
+                str(path),
+                got=f"holds a {type(model).__name__}",
+                expected=f"a {cls.__name__} was expected",
+                fix="Open it with condens.persistence.load.",
+            )
         return model
 
     def to_document(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
@@ -342,9 +345,12 @@ class MDNRegressor(Tables, Predictions, RegressorMixin, BaseEstimator):  # type:
     def _calibration(self) -> Calibration:
         check_is_fitted(self)
         if not hasattr(self, "calibration_"):
-            expected = "regions are calibrated on rows the model was not fitted to"
-            remedy = "Call calibrate(X, y) with such rows, or fit with calibration_fraction=0.1."
-            raise ArgumentError(message("the model", "is not calibrated", expected, remedy))
+            raise ArgumentError(
+                "the model",
+                got="is not calibrated",
+                expected="regions are calibrated on rows the model was not fitted to",
+                fix="Call calibrate(X, y) with such rows, or fit with calibration_fraction=0.1.",
+            )
         return self.calibration_
 
     @torch.no_grad()

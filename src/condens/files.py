@@ -18,21 +18,28 @@ _NO_LINK = getattr(os, "O_NOFOLLOW", 0)
 _NO_WAIT = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
 
 
-def cannot_hold(path: Path) -> tuple[str, str, str] | None:
-    """Return why no file can be written at a path: what came, what was expected, what to do.
+def cannot_hold(path: Path) -> dict[str, str] | None:
+    """Return why no file can be written at a path, as the parts of an error message.
 
     >>> cannot_hold(Path("/"))
-    ('is a directory', 'a regular file was expected', 'Name a file.')
+    {'got': 'is a directory', 'expected': 'a regular file was expected', 'fix': 'Name a file.'}
     """
     if path.is_symlink() and not path.exists():
-        came, expected = "is a link to nothing", "a file or a new name was expected"
-        return came, expected, "Remove the link, or name another place."
+        return {
+            "got": "is a link to nothing",
+            "expected": "a file or a new name was expected",
+            "fix": "Remove the link, or name another place.",
+        }
     path = path.resolve()
     if path.exists() and not path.is_file():
-        came = "is a directory" if path.is_dir() else "is a device, a pipe or a socket"
-        return came, "a regular file was expected", "Name a file."
+        got = "is a directory" if path.is_dir() else "is a device, a pipe or a socket"
+        return {"got": got, "expected": "a regular file was expected", "fix": "Name a file."}
     if not path.parent.is_dir():
-        return "is in no directory", f"{path.parent} was expected to be one", "Make it first."
+        return {
+            "got": "is in no directory",
+            "expected": f"{path.parent} was expected to be one",
+            "fix": "Make it first.",
+        }
     return None
 
 

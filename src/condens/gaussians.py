@@ -14,7 +14,7 @@ from torch.distributions import (
 )
 
 from condens.arguments import as_tensor, check_finite
-from condens.errors import ArgumentError, NotPositiveDefiniteError, ShapeError, message
+from condens.errors import ArgumentError, NotPositiveDefiniteError, ShapeError
 from condens.functional.dtypes import widen
 from condens.functional.shapes import check_axes
 from condens.functional.triangular import (
@@ -36,13 +36,19 @@ def check_components(
     check_axes("weights", weights, "K")
     check_axes("means", means, "K, D")
     if weights.shape[-1] != means.shape[-2]:
-        came, expected = f"has {weights.shape[-1]} entries", f"means has {means.shape[-2]}"
-        raise ShapeError(message("weights", came, expected, "Pass one weight for each mean."))
+        raise ShapeError(
+            "weights",
+            got=f"has {weights.shape[-1]} entries",
+            expected=f"means has {means.shape[-2]}",
+            fix="Pass one weight for each mean.",
+        )
     if matrices.dim() < 3 or matrices.shape[-3:] != (*means.shape[-2:], means.shape[-1]):
-        came = f"has shape {list(matrices.shape)}"
-        expected = f"means of shape {list(means.shape)} need [..., K, D, D]"
-        remedy = "Pass one D×D matrix for each component."
-        raise ShapeError(message(name, came, expected, remedy))
+        raise ShapeError(
+            name,
+            got=f"has shape {list(matrices.shape)}",
+            expected=f"means of shape {list(means.shape)} need [..., K, D, D]",
+            fix="Pass one D×D matrix for each component.",
+        )
     check_finite(name, matrices, "Check how the matrices were computed.")
     return log_weights(weights), means, matrices
 
@@ -50,9 +56,12 @@ def check_components(
 def log_weights(weights: Tensor) -> Tensor:
     """Return logits of weights; a weight of zero becomes −inf, with a gradient of zero."""
     if anywhere(~(weights >= 0) | weights.isinf()) or anywhere(weights.sum(-1) <= 0):
-        came = "has an entry that is negative or not finite, or sums to zero"
-        expected = "each weight must be 0 or more, and one of them positive"
-        raise ArgumentError(message("weights", came, expected, "Pass exp of log weights."))
+        raise ArgumentError(
+            "weights",
+            got="has an entry that is negative or not finite, or sums to zero",
+            expected="each weight must be 0 or more, and one of them positive",
+            fix="Pass exp of log weights.",
+        )
     empty = weights == 0
     return torch.where(empty, -torch.inf, torch.where(empty, 1.0, weights).log())
 
@@ -61,29 +70,35 @@ def cholesky(name: str, matrices: Tensor) -> Tensor:
     """Return the lower Cholesky factor of symmetric positive definite matrices, in double."""
     size = matrices.abs().amax((-1, -2), keepdim=True)
     if anywhere((matrices - matrices.mT).abs() > 1e3 * torch.finfo(matrices.dtype).eps * size):
-        came, expected = "is not symmetric", "symmetric matrices were expected"
         raise NotPositiveDefiniteError(
-            message(name, came, expected, "Pass 0.5 * (matrix + matrix.mT) if that is meant.")
+            name,
+            got="is not symmetric",
+            expected="symmetric matrices were expected",
+            fix="Pass 0.5 * (matrix + matrix.mT) if that is meant.",
         )
     wide = widen(matrices)
     root, info = torch.linalg.cholesky_ex(wide)
     if anywhere(info != 0):
         where = (info != 0).nonzero()[0].tolist()
         lowest = float(torch.linalg.eigvalsh(wide[tuple(where)].detach())[0])
-        came = f"at index {where} has the smallest eigenvalue {lowest:.4g}"
-        expected = "every matrix must be positive definite"
-        remedy = "Add a small multiple of the identity, or drop dimensions that repeat others."
-        raise NotPositiveDefiniteError(message(name, came, expected, remedy))
+        raise NotPositiveDefiniteError(
+            name,
+            got=f"at index {where} has the smallest eigenvalue {lowest:.4g}",
+            expected="every matrix must be positive definite",
+            fix="Add a small multiple of the identity, or drop dimensions that repeat others.",
+        )
     return root
 
 
 def check_lower(name: str, roots: Tensor) -> None:
     """Check that matrices are lower triangular with a positive diagonal."""
     if anywhere(roots.triu(1) != 0) or anywhere(roots.diagonal(dim1=-2, dim2=-1) <= 0):
-        came = "is not lower triangular with a positive diagonal"
-        expected = "Cholesky factors of covariances were expected"
-        remedy = "Pass torch.linalg.cholesky(covariances), or use from_covariances."
-        raise NotPositiveDefiniteError(message(name, came, expected, remedy))
+        raise NotPositiveDefiniteError(
+            name,
+            got="is not lower triangular with a positive diagonal",
+            expected="Cholesky factors of covariances were expected",
+            fix="Pass torch.linalg.cholesky(covariances), or use from_covariances.",
+        )
 
 
 def precision_factor(gaussian: Any) -> tuple[Tensor, Tensor] | None:
@@ -138,16 +153,27 @@ def from_mixture_same_family(name: str, mixture: Any) -> tuple[Tensor, Tensor, T
     else:
         came = f"is a mixture of {components}"
     expected = "a MixtureSameFamily of MultivariateNormal, Independent(Normal, 1) or Normal was"
-    remedy = "Pass one of these, or build the mixture with from_covariances."
-    raise ArgumentError(message(name, came, f"{expected} expected", remedy))
+    raise ArgumentError(
+        name,
+        got=came,
+        expected=f"{expected} expected",
+        fix="Pass one of these, or build the mixture with from_covariances.",
+    )
 
 
 def check_distribution(name: str, other: Any, event: torch.Size) -> None:
     """Check that something is a distribution over the same dimensions."""
     if not isinstance(other, Distribution):
-        came, expected = f"is {type(other).__name__}", "a distribution was expected"
-        raise ArgumentError(message(name, came, expected, "Pass a torch Distribution."))
+        raise ArgumentError(
+            name,
+            got=f"is {type(other).__name__}",
+            expected="a distribution was expected",
+            fix="Pass a torch Distribution.",
+        )
     if tuple(other.event_shape) != tuple(event):
-        came = f"has event shape {list(other.event_shape)}"
-        expected = f"this mixture has {list(event)}"
-        raise ShapeError(message(name, came, expected, "Take marginal(dims) of one of them."))
+        raise ShapeError(
+            name,
+            got=f"has event shape {list(other.event_shape)}",
+            expected=f"this mixture has {list(event)}",
+            fix="Take marginal(dims) of one of them.",
+        )

@@ -13,7 +13,7 @@ from condens.data import Rows, TargetColumns
 from condens.data.arrays import as_doubles
 from condens.data.frames import is_frame
 from condens.dimensions import check_names
-from condens.errors import ArgumentError, DimensionError, NotFiniteError, ShapeError, message
+from condens.errors import ArgumentError, DimensionError, NotFiniteError, ShapeError
 from condens.maps import Map, Real
 from condens.nn import MixtureNetwork
 from condens.parameters import check_parameter, choose_maps
@@ -50,13 +50,19 @@ class AmortisedPosterior:
         values = self._in_order(given).values
         shape, batch = self.observation_shape, values.dim() - len(self.observation_shape)
         if batch not in (0, 1) or values.shape[batch:] != shape:
-            came, expected = f"has shape {list(values.shape)}", f"{list(shape)} was expected"
-            remedy = "Pass one as it was simulated for the training, or rows of them."
-            raise ShapeError(message("observation", came, expected, remedy))
+            raise ShapeError(
+                "observation",
+                got=f"has shape {list(values.shape)}",
+                expected=f"{list(shape)} was expected",
+                fix="Pass one as it was simulated for the training, or rows of them.",
+            )
         if not bool(values.isfinite().all()):
-            came, expected = "has an entry that is NaN or infinite", "the network reads every one"
-            remedy = "Fill it as in the training, or train without it."
-            raise NotFiniteError(message("observation", came, expected, remedy))
+            raise NotFiniteError(
+                "observation",
+                got="has an entry that is NaN or infinite",
+                expected="the network reads every one",
+                fix="Fill it as in the training, or train without it.",
+            )
         found = self.network(values.reshape(-1, shape.numel()))
         return found if batch else found[0]
 
@@ -65,9 +71,12 @@ class AmortisedPosterior:
         if ours is None or theirs is None or ours == theirs:
             return given
         if sorted(ours) != sorted(theirs):
-            came, expected = f"has {', '.join(theirs)}", f"{', '.join(ours)} were trained on"
-            remedy = "Pass just these, or an array."
-            raise DimensionError(message("observation", came, expected, remedy))
+            raise DimensionError(
+                "observation",
+                got=f"has {', '.join(theirs)}",
+                expected=f"{', '.join(ours)} were trained on",
+                fix="Pass just these, or an array.",
+            )
         order = [theirs.index(name) for name in ours]
         return _Observations(given.values[..., order], ours)
 
@@ -117,20 +126,31 @@ def posterior(
     check_parameter("settings", settings)
     check_parameter("n_components", n_components)
     if isinstance(n_components, str):
-        expected = "the posterior has no search for it"
-        remedy = "Pass a number, or leave it out: what suits the number of rows is taken."
-        raise ArgumentError(message("n_components", "is 'auto'", expected, remedy))
+        raise ArgumentError(
+            "n_components",
+            got="is 'auto'",
+            expected="the posterior has no search for it",
+            fix="Pass a number, or leave it out: what suits the number of rows is taken.",
+        )
     if not isinstance(random_state, Integral) or not 0 <= int(random_state) < 2**63:
-        came, expected = f"is {random_state!r}", "a whole number from 0 to 2**63 − 1 was expected"
-        raise ArgumentError(message("random_state", came, expected, "Pass 0."))
+        raise ArgumentError(
+            "random_state",
+            got=f"is {random_state!r}",
+            expected="a whole number from 0 to 2**63 − 1 was expected",
+            fix="Pass 0.",
+        )
     random_state = int(random_state)
     given = TargetColumns.of(parameters, "parameters")
     if names is not None:
         given = given._replace(names=check_names(names, given.values.shape[1]))
     seen, observed = _observations(observations, "observations")
     if not seen.dim() or not seen.numel():
-        came, expected = f"has shape {list(seen.shape)}", "numbers for each row were expected"
-        raise ShapeError(message("observations", came, expected, "Pass [n, C] or [n, …]."))
+        raise ShapeError(
+            "observations",
+            got=f"has shape {list(seen.shape)}",
+            expected="numbers for each row were expected",
+            fix="Pass [n, C] or [n, …].",
+        )
     if seen.dim() == 1:  # one number each: what is named are the rows
         seen, observed = seen.unsqueeze(1), None
     told = ("observations", "parameters", "weights")

@@ -10,7 +10,7 @@ from condens import arguments
 from condens.batched import BatchedMixture
 from condens.dimensions import Dimension, resolve_dimensions, resolve_fixed
 from condens.distribution import GaussianMixture
-from condens.errors import NoClosedFormError, message
+from condens.errors import NoClosedFormError
 from condens.functional import low_rank, triangular
 from condens.functional import low_rank_algebra as algebra
 from condens.functional.estimates import Estimate
@@ -287,6 +287,9 @@ class LowRankMixture(BatchedMixture, SampledMixture):
 
 
 def _refuse(what: str, call: str) -> NoReturn:
-    came, expected = "was asked of a LowRankMixture", "it has no closed form in this structure"
-    remedy = f"Call to_full().{call}; the full factors take D(D+1)/2 numbers a component."
-    raise NoClosedFormError(message(what, came, expected, remedy))
+    raise NoClosedFormError(
+        what,
+        got="was asked of a LowRankMixture",
+        expected="it has no closed form in this structure",
+        fix=f"Call to_full().{call}; the full factors take D(D+1)/2 numbers a component.",
+    )

@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import Tensor
 
-from condens.errors import ArgumentError, message
+from condens.errors import ArgumentError
 from condens.functional.dtypes import widen
 from condens.maps import Integer, Interval, Positive, Real
 from condens.support import Map
@@ -35,9 +35,12 @@ def resolve(spec: Any, name: str = "map") -> Map:
     pair = isinstance(spec, tuple | list) and len(spec) == 2
     if pair and all(isinstance(bound, Number) for bound in spec):
         return Interval(*spec)
-    expected = f"{', '.join(map(repr, _WORDS))}, a pair (lower, upper) or a Map was expected"
-    remedy = "For a density over all numbers, pass 'real'."
-    raise ArgumentError(message(name, f"is {spec!r}", expected, remedy))
+    raise ArgumentError(
+        name,
+        got=f"is {spec!r}",
+        expected=f"{', '.join(map(repr, _WORDS))}, a pair (lower, upper) or a Map was expected",
+        fix="For a density over all numbers, pass 'real'.",
+    )
 
 
 def propose(values: Tensor) -> Map:

@@ -12,7 +12,7 @@ from condens import arguments
 from condens.batched import check_members
 from condens.dimensions import in_order, listed
 from condens.distribution import GaussianMixture
-from condens.errors import ArgumentError, DimensionError, message
+from condens.errors import ArgumentError, DimensionError
 from condens.maps import map_from_dict
 from condens.support import Map
 
@@ -30,9 +30,12 @@ class MappedMixture(Distribution):
         validate_args: bool | None = None,
     ) -> None:
         if not isinstance(mixture, GaussianMixture):
-            came, expected = f"is {type(mixture).__name__}", "a GaussianMixture was expected"
-            remedy = "Pass the density over the real numbers, such as what a network returns."
-            raise ArgumentError(message("mixture", came, expected, remedy))
+            raise ArgumentError(
+                "mixture",
+                got=f"is {type(mixture).__name__}",
+                expected="a GaussianMixture was expected",
+                fix="Pass the density over the real numbers, such as what a network returns.",
+            )
         arguments.check_flag("validate_args", validate_args)
         self.base = mixture if validate_args is None else mixture._validated(validate_args)
         self.maps = check_maps(maps, mixture.dimensions)
@@ -102,9 +105,12 @@ class MappedMixture(Distribution):
         first = members[0]
         for member in members:
             if member.maps != first.maps:
-                came, expected = f"has maps {member.maps}", f"the first member has {first.maps}"
-                remedy = "Average mixtures with equal maps."
-                raise ArgumentError(message("members", came, expected, remedy))
+                raise ArgumentError(
+                    "members",
+                    got=f"has maps {member.maps}",
+                    expected=f"the first member has {first.maps}",
+                    fix="Average mixtures with equal maps.",
+                )
         bases = [member.base for member in members]
         return cls(GaussianMixture.ensemble(bases, weights), first.maps)
 
@@ -176,9 +182,11 @@ class MappedMixture(Distribution):
 
     def _require_one_dimension(self, method: str) -> None:
         if self.dimensions != 1:
-            came, expected = f"has {self.dimensions} dimensions", f"{method} needs exactly one"
             raise DimensionError(
-                message("the mixture", came, expected, "Take marginal(dim) first.")
+                "the mixture",
+                got=f"has {self.dimensions} dimensions",
+                expected=f"{method} needs exactly one",
+                fix="Take marginal(dim) first.",
             )
 
     def _from_real(self, draws: Tensor) -> Tensor:
@@ -198,7 +206,10 @@ def check_maps(maps: Any, dimensions: int) -> tuple[Map, ...]:
     """Check that there is one map for each dimension."""
     found = tuple(listed(maps) or ())
     if len(found) != dimensions or not all(isinstance(own, Map) for own in found):
-        came, expected = f"is {maps!r}", f"{dimensions} map(s) were expected"
-        remedy = "Pass one map for each dimension; map_choice.resolve makes them from words."
-        raise ArgumentError(message("maps", came, expected, remedy))
+        raise ArgumentError(
+            "maps",
+            got=f"is {maps!r}",
+            expected=f"{dimensions} map(s) were expected",
+            fix="Pass one map for each dimension; map_choice.resolve makes them from words.",
+        )
     return found

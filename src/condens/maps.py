@@ -10,7 +10,7 @@ from torch import Generator, Tensor
 from torch.distributions import constraints
 from torch.distributions.constraints import Constraint
 
-from condens.errors import ArgumentError, message
+from condens.errors import ArgumentError
 from condens.functional import images
 from condens.functional.dtypes import widen
 from condens.scalars import as_whole
@@ -143,11 +143,20 @@ class Interval(Map):
             object.__setattr__(self, name, check_bound(name, getattr(self, name)))
         came = f"is {self.upper!r}"
         if not self.lower < self.upper:
-            expected = f"it must be above lower, {self.lower!r}"
-            raise ArgumentError(message("upper", came, expected, "Swap them, or widen the range."))
+            raise ArgumentError(
+                "upper",
+                got=came,
+                expected=f"it must be above lower, {self.lower!r}",
+                fix="Swap them, or widen the range.",
+            )
         if not math.isfinite(self._width) or math.nextafter(self.lower, self.upper) == self.upper:
-            expected = f"from lower, {self.lower!r}, to it there must be numbers, not all of them"
-            raise ArgumentError(message("upper", came, expected, "Scale the target."))
+            raise ArgumentError(
+                "upper",
+                got=came,
+                expected=f"from lower, {self.lower!r}, to it there must be numbers, "
+                "not all of them",
+                fix="Scale the target.",
+            )
 
     @property
     def description(self) -> str:
@@ -329,6 +338,9 @@ def map_from_dict(values: Mapping[str, Any]) -> Map:
     except ArgumentError:
         raise
     except (KeyError, TypeError, ValueError):
-        came, expected = f"is {str(values)[:200]}", f"kind must be one of {', '.join(MAPS)}"
-        remedy = "Pass what as_dict() returned."
-        raise ArgumentError(message("values", came, expected, remedy)) from None
+        raise ArgumentError(
+            "values",
+            got=f"is {str(values)[:200]}",
+            expected=f"kind must be one of {', '.join(MAPS)}",
+            fix="Pass what as_dict() returned.",
+        ) from None

@@ -7,7 +7,7 @@ from typing import Any
 from torch import Generator, nn
 
 from condens import map_choice, maps
-from condens.errors import ArgumentError, DimensionError, ShapeError, message
+from condens.errors import ArgumentError, DimensionError, ShapeError
 from condens.maps import Map
 from condens.nn import HEADS, DensityNetwork, Ensemble, MixtureNetwork
 from condens.nn.randomness import torch_seeded_by
@@ -80,14 +80,18 @@ def check_parameter(name: str, value: Any) -> None:
     if name == "settings" and isinstance(value, Mapping):
         given = ", ".join(f"{key}={part!r}" for key, part in value.items())
         remedy = f"Pass settings=Settings({given}), with Settings from condens.training."
-    raise ArgumentError(message(name, f"is {value!r}", f"{expected} was expected", remedy))
+    raise ArgumentError(name, got=f"is {value!r}", expected=f"{expected} was expected", fix=remedy)
 
 
 def check_flag(name: str, value: Any) -> None:
     """Refuse what is neither True nor False."""
     if not _is_flag(value):
-        came = f"is a {type(value).__name__}"
-        raise ArgumentError(message(name, came, "True or False was expected", _EITHER))
+        raise ArgumentError(
+            name,
+            got=f"is a {type(value).__name__}",
+            expected="True or False was expected",
+            fix=_EITHER,
+        )
 
 
 def transforms_asked_for(spec: Any, labels: Sequence[str | int]) -> list[Any]:
@@ -99,14 +103,22 @@ def transforms_asked_for(spec: Any, labels: Sequence[str | int]) -> list[Any]:
     if isinstance(spec, Mapping):
         for name in spec:
             if name not in labels:
-                came, expected = f"has {name!r}", f"the targets are {list(labels)}"
-                raise DimensionError(message("target_transform", came, expected, "Use these."))
+                raise DimensionError(
+                    "target_transform",
+                    got=f"has {name!r}",
+                    expected=f"the targets are {list(labels)}",
+                    fix="Use these.",
+                )
         specs = [spec.get(name) for name in labels]
     else:
         specs = spec if isinstance(spec, list) else [spec] * len(labels)
     if len(specs) != len(labels):
-        came, expected = f"has {len(specs)} entries", f"there are {len(labels)} target(s)"
-        raise ShapeError(message("target_transform", came, expected, "Pass one for each."))
+        raise ShapeError(
+            "target_transform",
+            got=f"has {len(specs)} entries",
+            expected=f"there are {len(labels)} target(s)",
+            fix="Pass one for each.",
+        )
     return specs
 
 
@@ -139,9 +151,12 @@ def make_network(model: Any, components: int, *, generator: Generator) -> Mixtur
     columns, codes = model.encoder_.columns, model.encoder_.categories
     real = all(isinstance(own, maps.Real) for own in model.maps_)
     if model.covariance == "low_rank" and not real:
-        came, expected = "goes with covariance='low_rank'", "only the others can be transformed"
-        remedy = "Choose another covariance, or leave the targets as they are."
-        raise ArgumentError(message("target_transform", came, expected, remedy))
+        raise ArgumentError(
+            "target_transform",
+            got="goes with covariance='low_rank'",
+            expected="only the others can be transformed",
+            fix="Choose another covariance, or leave the targets as they are.",
+        )
     options: dict[str, Any] = {
         "names": model.target_names_,
         "maps": None if real else model.maps_,
@@ -195,9 +210,12 @@ def _make_backbone(make: Callable[[int], Any], columns: int) -> tuple[nn.Module,
     backbone = make(columns)
     features = getattr(backbone, "features", None)
     if not isinstance(backbone, nn.Module) or not isinstance(features, int):
-        came = f"made a {type(backbone).__name__} whose features are {features!r}"
-        expected = "a torch.nn.Module was expected that tells their number"
-        raise ArgumentError(message("backbone", came, expected, "Set self.features in it."))
+        raise ArgumentError(
+            "backbone",
+            got=f"made a {type(backbone).__name__} whose features are {features!r}",
+            expected="a torch.nn.Module was expected that tells their number",
+            fix="Set self.features in it.",
+        )
     return backbone, features
 
 
@@ -214,6 +232,9 @@ def _leaves(value: Any, place: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def _changed(what: str) -> ArgumentError:
-    came, expected = f"({what}) changed since the fit", "training goes on with the network of it"
-    remedy = "Set them back, or fit anew with warm_start=False."
-    return ArgumentError(message("the parameters", came, expected, remedy))
+    return ArgumentError(
+        "the parameters",
+        got=f"({what}) changed since the fit",
+        expected="training goes on with the network of it",
+        fix="Set them back, or fit anew with warm_start=False.",
+    )

@@ -16,7 +16,7 @@ from torch import Generator, Tensor
 from condens import arguments
 from condens.conformal import Calibration
 from condens.data import TableEncoder
-from condens.errors import ArgumentError, ExtrapolationWarning, message
+from condens.errors import ArgumentError, ExtrapolationWarning
 from condens.nn import DensityNetwork
 from condens.parameters import check_flag
 
@@ -85,9 +85,12 @@ class Predictions(ABC):
         check_flag("return_std", return_std)
         check_flag("return_cov", return_cov)
         if return_std and return_cov:
-            came, expected = "are both true", "one of them was expected"
-            remedy = "The diagonal of the covariance holds the squares of the deviations."
-            raise ArgumentError(message("return_std and return_cov", came, expected, remedy))
+            raise ArgumentError(
+                "return_std and return_cov",
+                got="are both true",
+                expected="one of them was expected",
+                fix="The diagonal of the covariance holds the squares of the deviations.",
+            )
         if not return_std and not return_cov:
             return self._each(X, lambda part: _held(self._for_moments(part).mean))
         spread = "stddev" if return_std else "covariance_matrix"
@@ -144,8 +147,12 @@ class Predictions(ABC):
         """Draw targets, [S, n] or [S, n, D]."""
         whole = isinstance(n_samples, Integral) and not isinstance(n_samples, bool)
         if not whole or int(n_samples) < 1:
-            came, expected = f"is {n_samples!r}", "a whole number from 1 was expected"
-            raise ArgumentError(message("n_samples", came, expected, "Pass 1000, for instance."))
+            raise ArgumentError(
+                "n_samples",
+                got=f"is {n_samples!r}",
+                expected="a whole number from 1 was expected",
+                fix="Pass 1000, for instance.",
+            )
         seed = draw_seed(random_state)
         drawn = self.predict_dist(X).sample(
             (int(n_samples),), generator=Generator().manual_seed(seed)
@@ -197,9 +204,12 @@ def draw_seed(random_state: Any) -> int:
     try:
         return int(check_random_state(random_state).randint(2**31 - 1))
     except (TypeError, ValueError):
-        came = f"is {random_state!r}"
-        expected = "None, a whole number from 0 to 2**32 − 1 or a numpy RandomState was expected"
-        raise ArgumentError(message("random_state", came, expected, "Pass 0.")) from None
+        raise ArgumentError(
+            "random_state",
+            got=f"is {random_state!r}",
+            expected="None, a whole number from 0 to 2**32 − 1 or a numpy RandomState was expected",
+            fix="Pass 0.",
+        ) from None
 
 
 def _held(answers: Tensor) -> Tensor:
@@ -216,8 +226,12 @@ def _levels(quantiles: Any) -> Tensor:
     except (TypeError, ValueError, OverflowError, RuntimeError):
         levels = np.full(1, np.nan)
     if levels.ndim != 1 or not levels.size or not np.all((levels >= 0) & (levels <= 1)):
-        came, expected = f"is {quantiles!r}", "numbers from 0 to 1 were expected"
-        raise ArgumentError(message("quantiles", came, expected, "For the median, pass 0.5."))
+        raise ArgumentError(
+            "quantiles",
+            got=f"is {quantiles!r}",
+            expected="numbers from 0 to 1 were expected",
+            fix="For the median, pass 0.5.",
+        )
     return torch.from_numpy(levels)
 
 

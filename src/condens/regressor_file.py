@@ -17,11 +17,11 @@ from torch import Tensor, nn
 
 from condens.conformal import Calibration
 from condens.data import TableEncoder
-from condens.errors import ArgumentError, CondensError, ModelFileError, message
+from condens.errors import ArgumentError, CondensError, ModelFileError
 from condens.maps import Real
 from condens.nn import DensityNetwork, TableMLP
 from condens.persistence import network_document, network_from
-from condens.persistence.faults import damaged, reason, short
+from condens.persistence.faults import reason, short
 from condens.persistence.header import canonical
 from condens.training import History, Settings
 
@@ -112,9 +112,12 @@ def from_document(
 
 def missing_backbone(columns: int) -> nn.Module:
     """Stand for the function that made the backbone of a loaded model, and was not passed."""
-    came, expected = "is not known", f"a new one for {columns} columns is needed to fit"
-    remedy = "Pass it to load, or by set_params(backbone=...)."
-    raise ArgumentError(message("backbone", came, expected, remedy))
+    raise ArgumentError(
+        "backbone",
+        got="is not known",
+        expected=f"a new one for {columns} columns is needed to fit",
+        fix="Pass it to load, or by set_params(backbone=...).",
+    )
 
 
 def _network(
@@ -127,24 +130,31 @@ def _network(
     if type(document["backbone"]) is not bool:
         raise _damaged("does not tell of a backbone", "true or false was expected")
     if backbone is not None and (not callable(backbone) or isinstance(backbone, nn.Module)):
-        came, expected = f"is {type(backbone).__name__}", "the function of the fit was expected"
-        remedy = "Pass what makes a module from the number of columns."
-        raise ArgumentError(message("backbone", came, expected, remedy))
+        raise ArgumentError(
+            "backbone",
+            got=f"is {type(backbone).__name__}",
+            expected="the function of the fit was expected",
+            fix="Pass what makes a module from the number of columns.",
+        )
     if backbone is not None and not document["backbone"]:
-        came, expected = "was given", "the model was fitted without one"
-        raise ArgumentError(message("backbone", came, expected, "Leave it out."))
+        raise ArgumentError(
+            "backbone",
+            got="was given",
+            expected="the model was fitted without one",
+            fix="Leave it out.",
+        )
     made = None
     # The file knows the backbones of condens itself.
     if backbone is not None and canonical({"kind": "custom"}) in canonical(document["network"]):
         try:
             made = backbone(encoder.columns)
         except Exception as error:  # code of the user
-            came, expected = (
-                f"failed ({reason(error)})",
-                f"{encoder.columns} columns are to be read",
-            )
-            remedy = "Pass the function that the model was fitted with."
-            raise ArgumentError(message("backbone", came, expected, remedy)) from error
+            raise ArgumentError(
+                "backbone",
+                got=f"failed ({reason(error)})",
+                expected=f"{encoder.columns} columns are to be read",
+                fix="Pass the function that the model was fitted with.",
+            ) from error
     return network_from(document["network"], tensors, prefix="network.", backbone=made)
 
 
@@ -235,7 +245,7 @@ def _plain(value: Any) -> Any:
 
 
 def _damaged(came: str, expected: str) -> ModelFileError:
-    return damaged("its document", came, expected)
+    return ModelFileError("its document", got=came, expected=expected)
 
 
 def _no_model(error: Exception) -> ModelFileError:

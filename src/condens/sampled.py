@@ -10,7 +10,7 @@ from torch.distributions import Distribution
 
 from condens import arguments
 from condens.dimensions import Dimension
-from condens.errors import NoClosedFormError, message
+from condens.errors import NoClosedFormError
 from condens.functional import estimates, scores
 from condens.functional.dtypes import widen
 from condens.functional.estimates import Estimate
@@ -95,8 +95,12 @@ class SampledMixture(Distribution, ABC):
 
     def enumerate_support(self, expand: bool = True) -> NoReturn:  # noqa: ARG002
         """Refuse: there is no end of values."""
-        came, expected = "has no end of values", "enumerate_support lists all of them"
-        raise NoClosedFormError(message("the support", came, expected, "Draw with sample(…)."))
+        raise NoClosedFormError(
+            "the support",
+            got="has no end of values",
+            expected="enumerate_support lists all of them",
+            fix="Draw with sample(…).",
+        )
 
     def quantile(self, level: Any, dim: Dimension | None = None) -> Tensor:
         """Return quantiles of one dimension; probabilities [...] → [...], as `icdf` takes them.

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from numbers import Integral, Real
 from typing import Any
 
-from condens.errors import ArgumentError, message
+from condens.errors import ArgumentError
 
 # What torch counts with.
 LARGEST = 2**63 - 1
@@ -115,4 +115,4 @@ def refused(name: str, value: Any, expected: str, fix: str = CHANGE) -> Argument
     # Python spells no integer of thousands of digits.
     huge = isinstance(value, int) and value.bit_length() > 200
     text = f"about 2^{value.bit_length()}" if huge else reprlib.repr(value)
-    return ArgumentError(message(name, f"is {text}", expected, fix))
+    return ArgumentError(name, got=f"is {text}", expected=expected, fix=fix)

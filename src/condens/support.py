@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.distributions import biject_to, transform_to
 from torch.distributions.constraints import Constraint
 
-from condens.errors import ArgumentError, NoClosedFormError, message
+from condens.errors import ArgumentError, NoClosedFormError
 from condens.functional.dtypes import widen
 from condens.scalars import as_real
 from condens.tracing import anywhere
@@ -97,9 +97,12 @@ class Map(ABC):
         bad = ~(self.contains(widen(y)) | y.isnan())
         if anywhere(bad):
             where = bad.nonzero()[0].tolist()
-            came = f"has {float(y[tuple(where)]):g}" + (f" at index {where}" if where else "")
-            remedy = "Correct the value, or choose another map for this dimension."
-            raise ArgumentError(message(name, came, f"{self.description} were expected", remedy))
+            raise ArgumentError(
+                name,
+                got=f"has {float(y[tuple(where)]):g}" + (f" at index {where}" if where else ""),
+                expected=f"{self.description} were expected",
+                fix="Correct the value, or choose another map for this dimension.",
+            )
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain JSON values from which `map_from_dict` builds an equal map.
@@ -137,7 +140,7 @@ def _refuse(constraint: WholeNumbers) -> NoReturn:
     came, expected = f"has {constraint}", "no bijection leads from the real line to whole numbers"
     remedy = "Take marginal(dims) over the continuous dimensions, condition on the whole numbers, "
     remedy += "or infer them by importance sampling."
-    raise NoClosedFormError(message("the support", came, expected, remedy))
+    raise NoClosedFormError("the support", got=came, expected=expected, fix=remedy)
 
 
 for _registry in (biject_to, transform_to):

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from condens import map_choice
 from condens.data import Rows, TableEncoder, TargetColumns
-from condens.errors import ArgumentError, DimensionError, ShapeError, TargetWarning, message
+from condens.errors import ArgumentError, DimensionError, ShapeError, TargetWarning
 from condens.maps import Map
 from condens.parameters import choose_maps, transforms_asked_for
 
@@ -65,12 +65,13 @@ class Tables:
             ours += f" ({', '.join(self.target_names_)})"
         expected, remedy = f"the model was fitted on {ours}", "Pass those columns, or fit again."
         if count != self.n_targets_:
-            raise ShapeError(message("y", f"has {count} column(s)", expected, remedy))
+            raise ShapeError("y", got=f"has {count} column(s)", expected=expected, fix=remedy)
         if names is None or self.target_names_ is None:
             return target
         if set(names) != set(self.target_names_):
-            came = f"has columns {', '.join(names)}"
-            raise DimensionError(message("y", came, expected, remedy))
+            raise DimensionError(
+                "y", got=f"has columns {', '.join(names)}", expected=expected, fix=remedy
+            )
         return target.in_order(self.target_names_)
 
     def _check_support(self, target: Tensor) -> None:

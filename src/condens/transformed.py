@@ -9,7 +9,7 @@ from torch import Generator, Tensor
 from condens import arguments, moments
 from condens.dimensions import Dimension, resolve_dimensions, resolve_fixed
 from condens.distribution import GaussianMixture
-from condens.errors import ArgumentError, NoClosedFormError, message
+from condens.errors import ArgumentError, NoClosedFormError
 from condens.functional import algebra, cells, estimates, images, mixture, scores, univariate
 from condens.functional.algebra import Parameters
 from condens.functional.dtypes import widen
@@ -94,9 +94,12 @@ class TransformedMixture(MappedMixture, SampledMixture):
     @property
     def mode(self) -> NoReturn:
         """Refuse: the maps move the modes, and none of them has a closed form."""
-        came, expected = "has no closed form", "it was asked of a TransformedMixture"
-        remedy = "Take the draw with the highest log_prob, or base.mode on the real line."
-        raise NoClosedFormError(message("mode", came, expected, remedy))
+        raise NoClosedFormError(
+            "mode",
+            got="has no closed form",
+            expected="it was asked of a TransformedMixture",
+            fix="Take the draw with the highest log_prob, or base.mode on the real line.",
+        )
 
     # Density and samples.
 
@@ -142,9 +145,12 @@ class TransformedMixture(MappedMixture, SampledMixture):
         """Draw as `sample` does, with pathwise gradients; continuous dimensions only."""
         if not self.has_rsample:
             discrete = [d for d, own in enumerate(self.maps) if own.discrete]
-            came, expected = f"has whole numbers in dimension(s) {discrete}", "these have no slope"
-            remedy = "Use sample, or take marginal(dims) over the continuous dimensions."
-            raise NoClosedFormError(message("the mixture", came, expected, remedy))
+            raise NoClosedFormError(
+                "the mixture",
+                got=f"has whole numbers in dimension(s) {discrete}",
+                expected="these have no slope",
+                fix="Use sample, or take marginal(dims) over the continuous dimensions.",
+            )
         return self._from_real(self.base.rsample(sample_shape, generator=generator))
 
     # New mixtures from this one.
@@ -192,9 +198,12 @@ class TransformedMixture(MappedMixture, SampledMixture):
         """
         limits = widen(arguments.as_tensor("limits", limits, self.base.means))
         if limits.shape not in ((), (self.dimensions,)) or anywhere(~(limits > 0)):
-            came, expected = f"is {limits.tolist()}", f"{self.dimensions} numbers above 0 fit"
-            remedy = "Pass one for each dimension, or one for all."
-            raise ArgumentError(message("limits", came, expected, remedy))
+            raise ArgumentError(
+                "limits",
+                got=f"is {limits.tolist()}",
+                expected=f"{self.dimensions} numbers above 0 fit",
+                fix="Pass one for each dimension, or one for all.",
+            )
         logits, means, factors = widen(*self.base.parameters)
         deviations = component_variances(factors, self.dimensions).sqrt()
         scale = (limits / deviations).clamp(max=1.0)
@@ -261,10 +270,12 @@ class TransformedMixture(MappedMixture, SampledMixture):
 
     def _masked_log_prob(self, value: Tensor) -> Tensor:
         if not self.has_rsample:
-            came = "was asked of whole numbers while torch records or transforms"
-            expected = "gaps can then not be told from numbers"
-            remedy = "Call log_prob on rows without gaps."
-            raise NoClosedFormError(message("observed_log_prob", came, expected, remedy))
+            raise NoClosedFormError(
+                "observed_log_prob",
+                got="was asked of whole numbers while torch records or transforms",
+                expected="gaps can then not be told from numbers",
+                fix="Call log_prob on rows without gaps.",
+            )
         columns, inside = self._columns(widen(value))
         dims = range(self.dimensions)
         density = partial_log_prob(self._points(columns, dims), *widen(*self.base.parameters))

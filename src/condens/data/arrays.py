@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from condens.errors import ArgumentError, KindError, NotFiniteError, ShapeError, message
+from condens.errors import ArgumentError, KindError, NotFiniteError, ShapeError
 
 Doubles = NDArray[np.float64]
 
@@ -55,8 +55,12 @@ def as_doubles(values: Any, name: str) -> Doubles:
     try:
         array = np.asarray(values)
     except ValueError as error:
-        came, expected = "has rows of different lengths", "a table was expected"
-        raise ShapeError(message(name, came, expected, "Make every row as long.")) from error
+        raise ShapeError(
+            name,
+            got="has rows of different lengths",
+            expected="a table was expected",
+            fix="Make every row as long.",
+        ) from error
     if array.dtype == object:
         return from_objects(array, name)
     if array.dtype.kind not in "fiub":
@@ -72,8 +76,12 @@ def _from_tensor(values: Tensor, name: str) -> Doubles:
     if values.is_complex():
         raise unusable(name, values.dtype, complex)
     if values.is_meta:
-        expected, remedy = "numbers were expected", "Pass a tensor of a device that holds data."
-        raise KindError(message(name, "is a tensor of torch's meta device", expected, remedy))
+        raise KindError(
+            name,
+            got="is a tensor of torch's meta device",
+            expected="numbers were expected",
+            fix="Pass a tensor of a device that holds data.",
+        )
     doubles: Doubles = values.detach().cpu().double().contiguous().numpy()
     return doubles
 
@@ -93,9 +101,12 @@ def from_objects(objects: NDArray[np.object_], name: str, where: str = "") -> Do
     try:
         return np.array(cells, dtype=object).astype(np.float64).reshape(objects.shape)
     except (OverflowError, ValueError):  # the latter of decimals that signal
-        came = f"holds a number{where} that a double cannot hold"
-        remedy = "Scale the column, or pass it as text if it names something."
-        raise NotFiniteError(message(name, came, "finite numbers were expected", remedy)) from None
+        raise NotFiniteError(
+            name,
+            got=f"holds a number{where} that a double cannot hold",
+            expected="finite numbers were expected",
+            fix="Scale the column, or pass it as text if it names something.",
+        ) from None
 
 
 def _place(objects: NDArray[np.object_], kind: type) -> list[int]:
@@ -109,9 +120,12 @@ def refuse_infinite(numbers: Doubles, labels: list[str], name: str) -> None:
     if np.isfinite(numbers).all() or not (infinite := np.isinf(numbers)).any():
         return
     row, column = np.argwhere(infinite)[0]
-    came = f"is {numbers[row, column]:g} in row {row}, {labels[column]}"
-    remedy = "Remove the row, or mark the entry as missing with NaN."
-    raise NotFiniteError(message(name, came, "finite numbers were expected", remedy))
+    raise NotFiniteError(
+        name,
+        got=f"is {numbers[row, column]:g} in row {row}, {labels[column]}",
+        expected="finite numbers were expected",
+        fix="Remove the row, or mark the entry as missing with NaN.",
+    )
 
 
 def unusable(
@@ -130,8 +144,9 @@ def unusable(
     remedy = next((advice for kinds, advice in _ADVICE if issubclass(kind, kinds)), _OTHER)
     if issubclass(kind, bytes) and expected != NUMBERS_EXPECTED:  # a frame, whose text is read
         remedy = _IN_FRAME
-    remedy = text_advice(text) or remedy
-    return KindError(message(name, f"holds {came}{where}", expected, remedy))
+    return KindError(
+        name, got=f"holds {came}{where}", expected=expected, fix=text_advice(text) or remedy
+    )
 
 
 def text_advice(text: Sequence[str]) -> str:
@@ -168,5 +183,9 @@ def _is_date(text: str) -> bool:
 
 def sparse(name: str, came: str, remedy: str, where: str = "") -> ArgumentError:
     """Return the error for what stores its nonzero entries alone."""
-    expected = "a dense table was expected, not a sparse one"
-    return KindError(message(name, f"holds {came}{where}", expected, f"Convert it by {remedy}."))
+    return KindError(
+        name,
+        got=f"holds {came}{where}",
+        expected="a dense table was expected, not a sparse one",
+        fix=f"Convert it by {remedy}.",
+    )

@@ -6,7 +6,7 @@ import numpy as np
 
 from condens.data.arrays import Doubles, as_doubles, refuse_infinite
 from condens.data.frames import Codes, columns_of, is_frame
-from condens.errors import ArgumentError, ShapeError, message
+from condens.errors import ArgumentError, ShapeError
 
 
 class Table(NamedTuple):
@@ -52,13 +52,14 @@ class Table(NamedTuple):
     def _of_array(cls, table: Any, name: str) -> Self:
         matrix = as_doubles(table, name)
         if matrix.ndim != 2:
-            came, expected = f"has shape {list(matrix.shape)}", "[rows, columns] was expected"
             # Scikit-learn's words again.
-            remedy = (
-                "Reshape your data either using array.reshape(-1, 1) if your data has a single "
-                "feature or array.reshape(1, -1) if it contains a single sample."
+            raise ShapeError(
+                name,
+                got=f"has shape {list(matrix.shape)}",
+                expected="[rows, columns] was expected",
+                fix="Reshape your data either using array.reshape(-1, 1) if your data has a single "
+                "feature or array.reshape(1, -1) if it contains a single sample.",
             )
-            raise ShapeError(message(name, came, expected, remedy))
         places = list(range(matrix.shape[1]))
         return cls(matrix, places, {}, [f"column {place}" for place in places], None)
 
@@ -68,7 +69,10 @@ def _text_names(names: list[Any], name: str) -> tuple[str, ...] | None:
     text = [isinstance(label, str) for label in names]
     if any(text) and not all(text):
         other = type(names[text.index(False)]).__name__
-        came, expected = f"has columns named by str and by {other}", "text alone was expected"
-        remedy = f"Rename them, such as by {name}.columns = {name}.columns.astype(str)."
-        raise ArgumentError(message(name, came, expected, remedy))
+        raise ArgumentError(
+            name,
+            got=f"has columns named by str and by {other}",
+            expected="text alone was expected",
+            fix=f"Rename them, such as by {name}.columns = {name}.columns.astype(str).",
+        )
     return tuple(names) if names and all(text) else None

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from condens.data.arrays import NUMBERS, Doubles, from_objects, sparse, unusable
-from condens.errors import ArgumentError, message
+from condens.errors import ArgumentError
 
 Category = str | bool | int | float
 EXPECTED = "numbers or categories were expected"
@@ -35,14 +35,21 @@ def columns_of(frame: Any, name: str) -> tuple[list[Any], list[Column]]:
     """Return the names of a frame's columns, and the columns."""
     pandas, polars = hasattr(type(frame), "iloc"), hasattr(type(frame), "get_columns")
     if not pandas and not polars:
-        came = f"is a {type(frame).__module__.split('.')[0]} {type(frame).__name__}"
-        expected = "an array or a DataFrame of pandas or polars was expected"
-        raise ArgumentError(message(name, came, expected, "Convert it, or collect it if lazy."))
+        raise ArgumentError(
+            name,
+            got=f"is a {type(frame).__module__.split('.')[0]} {type(frame).__name__}",
+            expected="an array or a DataFrame of pandas or polars was expected",
+            fix="Convert it, or collect it if lazy.",
+        )
     names = list(frame.columns)
     label, count = Counter(names).most_common(1)[0] if names else (None, 0)
     if count > 1:
-        came, expected = f"has {count} columns {label!r}", "a name for each was expected"
-        raise ArgumentError(message(name, came, expected, "Rename or drop them."))
+        raise ArgumentError(
+            name,
+            got=f"has {count} columns {label!r}",
+            expected="a name for each was expected",
+            fix="Rename or drop them.",
+        )
     if pandas:
         series = (frame.iloc[:, i] for i in range(len(names)))
         read = _of_pandas
@@ -102,12 +109,13 @@ def _codes(codes: Any, values: list[Any], name: str, where: str) -> Codes:
         listed = " and ".join(sorted(kind.__name__ for kind in kinds))
         if len(kinds) == 1:
             raise unusable(name, listed, kinds.pop(), where, EXPECTED)
-        expected = "text alone, numbers alone or booleans alone were expected"
-        remedy = (
-            "Convert the column: .astype(str) makes categories, pandas.to_numeric(…, "
-            'errors="coerce") numbers.'
+        raise ArgumentError(
+            name,
+            got=f"holds {listed}{where}",
+            expected="text alone, numbers alone or booleans alone were expected",
+            fix="Convert the column: .astype(str) makes categories, pandas.to_numeric(…, "
+            'errors="coerce") numbers.',
         )
-        raise ArgumentError(message(name, f"holds {listed}{where}", expected, remedy))
     return Codes(codes, values)
 
 

@@ -7,7 +7,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from condens.errors import ArgumentError, NotFiniteError, ShapeError, message
+from condens.errors import ArgumentError, NotFiniteError, ShapeError
 
 
 class Rows(NamedTuple):
@@ -48,14 +48,23 @@ class Rows(NamedTuple):
         if not target.is_floating_point():
             target = target.double()
         if target.dim() != 2:
-            came, expected = f"has shape {list(target.shape)}", "[rows, targets] was expected"
-            raise ShapeError(message(second, came, expected, "Pass one column for each target."))
+            raise ShapeError(
+                second,
+                got=f"has shape {list(target.shape)}",
+                expected="[rows, targets] was expected",
+                fix="Pass one column for each target.",
+            )
         if len(condition) != len(target):
-            came, expected = f"has {len(target)} rows", f"{first} has {len(condition)}"
-            raise ShapeError(message(second, came, expected, "Pass one row for each."))
+            raise ShapeError(
+                second,
+                got=f"has {len(target)} rows",
+                expected=f"{first} has {len(condition)}",
+                fix="Pass one row for each.",
+            )
         if not len(target):
-            came, expected = "has no rows", "at least one is needed"
-            raise ShapeError(message(second, came, expected, "Pass some data."))
+            raise ShapeError(
+                second, got="has no rows", expected="at least one is needed", fix="Pass some data."
+            )
         _check_finite(condition, target, names)
         return cls(condition, target, None if weights is None else _weights(weights, target, third))
 
@@ -65,8 +74,12 @@ class Rows(NamedTuple):
         # A tensor would unpack into its rows.
         if isinstance(data, Rows) or (isinstance(data, tuple | list) and len(data) in (2, 3)):
             return cls.of(*data)
-        expected = "(condition, target) or (condition, target, weights) was expected"
-        raise ArgumentError(message(name, f"is a {type(data).__name__}", expected, "Pass these."))
+        raise ArgumentError(
+            name,
+            got=f"is a {type(data).__name__}",
+            expected="(condition, target) or (condition, target, weights) was expected",
+            fix="Pass these.",
+        )
 
     @property
     def shares(self) -> Tensor | None:
@@ -96,9 +109,12 @@ class Rows(NamedTuple):
         if bool(useful.all()):
             return self
         if not bool(useful.any()):
-            came, expected = "has no row that counts", "at least one is needed"
-            remedy = "Pass rows with an observed target and a weight above zero."
-            raise ArgumentError(message(name, came, expected, remedy))
+            raise ArgumentError(
+                name,
+                got="has no row that counts",
+                expected="at least one is needed",
+                fix="Pass rows with an observed target and a weight above zero.",
+            )
         return self.take(useful.nonzero().flatten())
 
     def split(self, share: float, seed: int) -> tuple["Rows", "Rows"]:
@@ -122,8 +138,12 @@ def _array(values: Any, name: str) -> NDArray[Any]:
     try:
         array = np.asarray(values)
     except ValueError as error:
-        came, expected = "has rows of different lengths", "a table was expected"
-        raise ShapeError(message(name, came, expected, "Make every row as long.")) from error
+        raise ShapeError(
+            name,
+            got="has rows of different lengths",
+            expected="a table was expected",
+            fix="Make every row as long.",
+        ) from error
     if array.dtype.kind not in "fiub":
         raise _no_numbers(name, array.dtype)
     # torch takes the native byte order, no long doubles, and nothing that may not be written.
@@ -132,20 +152,31 @@ def _array(values: Any, name: str) -> NDArray[Any]:
 
 
 def _no_numbers(name: str, dtype: object) -> ArgumentError:
-    came, expected = f"holds {dtype}", "real numbers were expected"
-    return ArgumentError(message(name, came, expected, "Encode text and dates as numbers."))
+    return ArgumentError(
+        name,
+        got=f"holds {dtype}",
+        expected="real numbers were expected",
+        fix="Encode text and dates as numbers.",
+    )
 
 
 def _weights(values: Any, target: Tensor, name: str) -> Tensor:
     weights = _tensor(values, name).to(target.device, torch.float64)
     if weights.shape != (len(target),):
-        came, expected = f"has shape {list(weights.shape)}", f"there are {len(target)} rows"
-        raise ShapeError(message(name, came, expected, "Pass one weight a row."))
+        raise ShapeError(
+            name,
+            got=f"has shape {list(weights.shape)}",
+            expected=f"there are {len(target)} rows",
+            fix="Pass one weight a row.",
+        )
     if not bool((weights.isfinite() & (weights >= 0)).all()):
         row = int((~(weights.isfinite() & (weights >= 0))).nonzero()[0])
-        came = f"is {weights[row]:g} in row {row}"
-        expected = "finite numbers that are not negative were expected"
-        raise NotFiniteError(message(name, came, expected, "Use zero to leave a row out."))
+        raise NotFiniteError(
+            name,
+            got=f"is {weights[row]:g} in row {row}",
+            expected="finite numbers that are not negative were expected",
+            fix="Use zero to leave a row out.",
+        )
     return weights
 
 
@@ -161,5 +192,9 @@ def _check_finite(condition: Tensor, target: Tensor, names: tuple[str, str, str]
     ):
         if bool(bad.any()):
             place = [int(i) for i in bad.nonzero()[0]]
-            came = f"is {values[tuple(place)]:g} at {place}"
-            raise NotFiniteError(message(name, came, "finite numbers were expected", remedy))
+            raise NotFiniteError(
+                name,
+                got=f"is {values[tuple(place)]:g} at {place}",
+                expected="finite numbers were expected",
+                fix=remedy,
+            )

@@ -12,7 +12,7 @@ from torch import Tensor
 from condens.data.arrays import Doubles, text_advice
 from condens.data.columns import Table
 from condens.data.frames import Category, Codes, kind_of
-from condens.errors import ArgumentError, DimensionError, NotFiniteError, ShapeError, message
+from condens.errors import ArgumentError, DimensionError, NotFiniteError, ShapeError
 
 # With more categories than this, or with as many as rows where there are more rows than that,
 # a column names its rows.
@@ -147,9 +147,13 @@ class TableEncoder:
             raise _other_names(ours, theirs, name)
         if len(given.labels) != self.n_features:
             listed = f" ({_listed(ours)})" if ours else ""
-            came, expected = f"has {len(given.labels)} columns", f"{self.n_features} were fitted"
-            remedy = "Pass those columns, or fit again."
-            raise ShapeError(message(name, came, expected + listed, remedy))
+            expected = f"{self.n_features} were fitted"
+            raise ShapeError(
+                name,
+                got=f"has {len(given.labels)} columns",
+                expected=expected + listed,
+                fix="Pass those columns, or fit again.",
+            )
 
     def as_dict(self) -> dict[str, Any]:
         """Return everything as JSON values."""
@@ -168,9 +172,12 @@ class TableEncoder:
         try:
             return cls(*_from_json(values))
         except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
-            came, expected = "is no record of an encoder", f"one was expected ({error})"
-            remedy = "Save the model again: its file is damaged or of another version."
-            raise ArgumentError(message("encoder", came, expected, remedy)) from None
+            raise ArgumentError(
+                "encoder",
+                got="is no record of an encoder",
+                expected=f"one was expected ({error})",
+                fix="Save the model again: its file is damaged or of another version.",
+            ) from None
 
 
 def _learn_categories(column: Codes, name: str, label: str) -> Categories:
@@ -179,18 +186,24 @@ def _learn_categories(column: Codes, name: str, label: str) -> Categories:
     # Those that a frame declares but does not hold stay unknown: nothing is learnt about them.
     values = sorted(value for value, count in zip(column.values, counts, strict=True) if count)
     if len(values) > MOST or (len(values) == len(seen) > ROWS):
-        came = f"has {len(values)} categories in {len(seen)} rows of {label}"
-        expected = f"at most {MOST} were expected, and fewer than rows"
         told = text_advice([value for value in values if isinstance(value, str)])
-        remedy = told or "If it names the rows, drop the column; otherwise group the rare ones."
-        raise ArgumentError(message(name, came, expected, remedy))
+        raise ArgumentError(
+            name,
+            got=f"has {len(values)} categories in {len(seen)} rows of {label}",
+            expected=f"at most {MOST} were expected, and fewer than rows",
+            fix=told or "If it names the rows, drop the column; otherwise group the rare ones.",
+        )
     return Categories(tuple(values), len(seen) < len(column.codes))
 
 
 def _median(observed: Doubles, name: str, label: str) -> float:
     if not len(observed):
-        came, expected = f"has no value at all in {label}", "one at least is needed"
-        raise ArgumentError(message(name, came, expected, "Drop the column."))
+        raise ArgumentError(
+            name,
+            got=f"has no value at all in {label}",
+            expected="one at least is needed",
+            fix="Drop the column.",
+        )
     low, high = (np.quantile(observed, 0.5, method=m) for m in ("lower", "higher"))
     # Halved before the sum, which might be too large.
     return float(low / 2 + high / 2)
@@ -200,9 +213,12 @@ def _numbers(given: Table, places: list[int], name: str) -> Doubles:
     """Return the columns that were numbers when fitted."""
     for place in places:
         if place in given.codes:
-            came = f"holds {kind_of(given.codes[place].values)} in {given.labels[place]}"
-            remedy = "Pass numbers there, or fit again."
-            raise ArgumentError(message(name, came, "numbers were fitted", remedy))
+            raise ArgumentError(
+                name,
+                got=f"holds {kind_of(given.codes[place].values)} in {given.labels[place]}",
+                expected="numbers were fitted",
+                fix="Pass numbers there, or fit again.",
+            )
     if given.places == places:
         return given.numbers
     wanted = set(places)
@@ -216,10 +232,12 @@ def _check_gaps(
     found = np.any(missing, axis=0)
     for j, (place, fill) in enumerate(fills.items()):
         if fill is None and found[j]:
-            came = f"lacks a number in row {missing[:, j].argmax()}, {given.labels[place]}"
-            expected = "none was missing there when fitted, so what it means was never learnt"
-            remedy = "Fill it, drop the row, or fit on a table in which some are missing."
-            raise NotFiniteError(message(name, came, expected, remedy))
+            raise NotFiniteError(
+                name,
+                got=f"lacks a number in row {missing[:, j].argmax()}, {given.labels[place]}",
+                expected="none was missing there when fitted, so what it means was never learnt",
+                fix="Fill it, drop the row, or fit on a table in which some are missing.",
+            )
 
 
 def _codes(given: Table, place: int, feature: Categories, name: str) -> NDArray[np.integer[Any]]:
@@ -233,9 +251,12 @@ def _codes(given: Table, place: int, feature: Categories, name: str) -> NDArray[
         codes = {value: code for code, value in enumerate(feature.values, 1)}
         # The code −1 of a missing category reads the last entry.
         return np.array([*(codes.get(value, 0) for value in column.values), last])[column.codes]
-    came, expected = f"holds {came} in {given.labels[place]}", f"categories ({fitted}) were fitted"
-    remedy = 'Pass the same kind, such as by .astype("category") for numbers, or fit again.'
-    raise ArgumentError(message(name, came, expected, remedy))
+    raise ArgumentError(
+        name,
+        got=f"holds {came} in {given.labels[place]}",
+        expected=f"categories ({fitted}) were fitted",
+        fix='Pass the same kind, such as by .astype("category") for numbers, or fit again.',
+    )
 
 
 def _other_names(ours: tuple[str, ...], theirs: tuple[str, ...], name: str) -> DimensionError:
@@ -252,8 +273,12 @@ def _other_names(ours: tuple[str, ...], theirs: tuple[str, ...], name: str) -> D
         place = next(i for i, (a, b) in enumerate(zip(ours, theirs, strict=True)) if a != b)
         came = f"has {theirs[place]} as column {place}"
         expected = f"{ours[place]} was fitted there"
-    remedy = f"Pass them in the order {_listed(ours)}, or fit again."
-    return DimensionError(message(name, came, expected, remedy))
+    return DimensionError(
+        name,
+        got=came,
+        expected=expected,
+        fix=f"Pass them in the order {_listed(ours)}, or fit again.",
+    )
 
 
 def _listed(names: Any) -> str:

@@ -10,7 +10,7 @@ from torch import Tensor
 from condens.data.arrays import NUMBERS_EXPECTED, as_doubles, text_advice
 from condens.data.columns import Table
 from condens.data.frames import is_frame, kind_of
-from condens.errors import ArgumentError, ShapeError, message
+from condens.errors import ArgumentError, ShapeError
 
 
 class TargetColumns(NamedTuple):
@@ -37,14 +37,21 @@ class TargetColumns(NamedTuple):
         """
         given, flat = _read(target, name)
         for place, codes in given.codes.items():
-            came = f"holds categories ({kind_of(codes.values)}) in {given.labels[place]}"
             text = [value for value in codes.values if isinstance(value, str)]
-            remedy = text_advice(text) or "Encode it as numbers, or drop the column."
-            raise ArgumentError(message(name, came, NUMBERS_EXPECTED, remedy))
+            raise ArgumentError(
+                name,
+                got=f"holds categories ({kind_of(codes.values)}) in {given.labels[place]}",
+                expected=NUMBERS_EXPECTED,
+                fix=text_advice(text) or "Encode it as numbers, or drop the column.",
+            )
         empty = np.isnan(given.numbers).all(0)
         if observed and empty.any():
-            came = f"has no value at all in {given.labels[int(empty.argmax())]}"
-            raise ArgumentError(message(name, came, "one at least is needed", "Drop the target."))
+            raise ArgumentError(
+                name,
+                got=f"has no value at all in {given.labels[int(empty.argmax())]}",
+                expected="one at least is needed",
+                fix="Drop the target.",
+            )
         return cls(torch.from_numpy(given.numbers), given.names, flat)
 
     def in_order(self, names: Sequence[str]) -> Self:
@@ -64,6 +71,10 @@ def _read(target: Any, name: str) -> tuple[Table, bool]:
         return given._replace(names=given.names if given.names != ("",) else None), True
     array = as_doubles(target, name)
     if array.ndim not in (1, 2):
-        came, expected = f"has shape {list(array.shape)}", "[rows] or [rows, targets] was expected"
-        raise ShapeError(message(name, came, expected, "Pass one column for each target."))
+        raise ShapeError(
+            name,
+            got=f"has shape {list(array.shape)}",
+            expected="[rows] or [rows, targets] was expected",
+            fix="Pass one column for each target.",
+        )
     return Table.read(array[:, None] if array.ndim == 1 else array, name), array.ndim == 1

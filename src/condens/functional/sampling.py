@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Generator, Tensor
 
-from condens.errors import KindError, message
+from condens.errors import KindError
 from condens.functional.dtypes import widen
 from condens.functional.implicit import attach_gradient
 from condens.functional.triangular import unwhiten
@@ -67,8 +67,12 @@ def _parameters(logits: Tensor, means: Tensor, factors: Tensor) -> tuple[Tensor,
     """Return the parameters expanded to one batch shape and number of components."""
     batch = check_broadcast(None, logits, means, factors)
     if not means.is_floating_point():
-        came, expected = f"is {means.dtype}", "a floating dtype was expected, which the draws get"
-        raise KindError(message("means", came, expected, "Convert it: means.float()."))
+        raise KindError(
+            "means",
+            got=f"is {means.dtype}",
+            expected="a floating dtype was expected, which the draws get",
+            fix="Convert it: means.float().",
+        )
     components = logits.shape[-1]
     return (
         logits.expand(*batch, components),
@@ -82,8 +86,12 @@ def _counts(shape: Sequence[int], means: Tensor) -> Sequence[int]:
     if torch.compiler.is_compiling():
         return shape
     if isinstance(shape, str) or not isinstance(shape, Sequence):
-        came, expected = f"is {shape!r}", "the numbers of draws along every axis were expected"
-        raise KindError(message("shape", came, expected, "Pass a tuple, such as (1000,)."))
+        raise KindError(
+            "shape",
+            got=f"is {shape!r}",
+            expected="the numbers of draws along every axis were expected",
+            fix="Pass a tuple, such as (1000,).",
+        )
     numbers = math.prod(check_count("shape", count, 0) for count in shape)
     check_count("shape", numbers * means.numel(), 0)
     return shape

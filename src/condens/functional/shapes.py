@@ -8,7 +8,7 @@ from typing import Any, ParamSpec, TypeVar
 import torch
 from torch import Tensor
 
-from condens.errors import KindError, ShapeError, message
+from condens.errors import KindError, ShapeError
 from condens.functional.triangular import is_diagonal
 
 # Axes of one mixture; those in front are the batch's and broadcast.
@@ -39,9 +39,12 @@ def _check(given: Mapping[str, Any], dimensions: int | None) -> None:
     asked = next((name for name in ("target", "probability") if name in given), None)
     for name in own if asked is None else (asked, *own):
         if not isinstance(given[name], Tensor) or not given[name].is_floating_point():
-            came = f"is {getattr(given[name], 'dtype', type(given[name]).__name__)}"
-            expected = "a tensor of real numbers was expected"
-            raise KindError(message(name, came, expected, "Convert it; mixtures take arrays too."))
+            raise KindError(
+                name,
+                got=f"is {getattr(given[name], 'dtype', type(given[name]).__name__)}",
+                expected="a tensor of real numbers was expected",
+                fix="Convert it; mixtures take arrays too.",
+            )
     if not {"means", "factors"} <= set(own):
         return  # the call itself says what is missing
     means, factors = given["means"], given["factors"]
@@ -50,8 +53,12 @@ def _check(given: Mapping[str, Any], dimensions: int | None) -> None:
         _check_asked(asked, given, means.shape[-1], check_batch(given, own))
     is_diagonal(factors, means.shape[-1])
     if dimensions is not None and means.shape[-1] != dimensions:
-        came, expected = f"has {means.shape[-1]} dimensions", f"{dimensions} was expected"
-        raise ShapeError(message("means", came, expected, "Take a marginal first."))
+        raise ShapeError(
+            "means",
+            got=f"has {means.shape[-1]} dimensions",
+            expected=f"{dimensions} was expected",
+            fix="Take a marginal first.",
+        )
 
 
 def _alike(given: Mapping[str, Any], shape: torch.Size) -> bool:
@@ -74,15 +81,21 @@ def _check_asked(
         return
     shape: torch.Size = given[name].shape
     if name == "target" and shape[-1:] != (dimensions,):
-        came, expected = f"has shape {list(shape)}", f"means has {dimensions} dimension(s)"
-        raise ShapeError(message(name, came, expected, "Give its last axis as many."))
+        raise ShapeError(
+            name,
+            got=f"has shape {list(shape)}",
+            expected=f"means has {dimensions} dimension(s)",
+            fix="Give its last axis as many.",
+        )
     try:
         torch.broadcast_shapes(batch, shape[:-1] if name == "target" else shape)
     except RuntimeError:
-        came = f"has shape {list(shape)}"
-        expected = f"its leading axes must broadcast against the batch shape {list(batch)}"
-        remedy = "Put further axes in front, and give each batch axis its size or 1."
-        raise ShapeError(message(name, came, expected, remedy)) from None
+        raise ShapeError(
+            name,
+            got=f"has shape {list(shape)}",
+            expected=f"its leading axes must broadcast against the batch shape {list(batch)}",
+            fix="Put further axes in front, and give each batch axis its size or 1.",
+        ) from None
 
 
 def check_sizes(tensors: Mapping[str, Tensor], axes: Mapping[str, str]) -> None:
@@ -95,9 +108,12 @@ def check_sizes(tensors: Mapping[str, Tensor], axes: Mapping[str, str]) -> None:
     means = tensors["means"]
     components, dimensions = means.shape[-2:]
     if components == 0 or dimensions == 0:
-        expected = "at least one component and one dimension were expected"
-        remedy = "Pass means with K ≥ 1 and D ≥ 1."
-        raise ShapeError(message("means", f"has shape {list(means.shape)}", expected, remedy))
+        raise ShapeError(
+            "means",
+            got=f"has shape {list(means.shape)}",
+            expected="at least one component and one dimension were expected",
+            fix="Pass means with K ≥ 1 and D ≥ 1.",
+        )
     for letter, size, word in (("K", components, "component"), ("D", dimensions, "dimension")):
         for name, event in axes.items():
             letters = event.split(", ")
@@ -105,9 +121,12 @@ def check_sizes(tensors: Mapping[str, Tensor], axes: Mapping[str, str]) -> None:
                 continue
             count = tensors[name].shape[letters.index(letter) - len(letters)]
             if count != size:
-                came, expected = f"has {count} {word}s", f"means has {size}"
-                remedy = f"Pass one entry of {name} for each {word} of means."
-                raise ShapeError(message(name, came, expected, remedy))
+                raise ShapeError(
+                    name,
+                    got=f"has {count} {word}s",
+                    expected=f"means has {size}",
+                    fix=f"Pass one entry of {name} for each {word} of means.",
+                )
 
 
 def check_batch(tensors: Mapping[str, Tensor], axes: Mapping[str, str]) -> torch.Size:
@@ -119,14 +138,20 @@ def check_batch(tensors: Mapping[str, Tensor], axes: Mapping[str, str]) -> torch
         came = f"have shapes {', '.join(str(list(tensor.shape)) for tensor in tensors.values())}"
         expected = "their leading (batch) axes must broadcast"
         *others, last = tensors
-        which = f"{', '.join(others)} and {last}"
-        remedy = "Make the axes before K equal, or one."
-        raise ShapeError(message(which, came, expected, remedy)) from None
+        raise ShapeError(
+            f"{', '.join(others)} and {last}",
+            got=came,
+            expected=expected,
+            fix="Make the axes before K equal, or one.",
+        ) from None
 
 
 def check_axes(name: str, tensor: Tensor, event: str) -> None:
     """Check that a tensor has at least the axes of one mixture."""
     if tensor.dim() < len(event.split()):
-        came, expected = f"has shape {list(tensor.shape)}", f"[..., {event}] was expected"
-        remedy = "Add the missing axes: a single Gaussian has K = 1, one dimension has D = 1."
-        raise ShapeError(message(name, came, expected, remedy))
+        raise ShapeError(
+            name,
+            got=f"has shape {list(tensor.shape)}",
+            expected=f"[..., {event}] was expected",
+            fix="Add the missing axes: a single Gaussian has K = 1, one dimension has D = 1.",
+        )

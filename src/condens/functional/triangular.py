@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from condens.errors import ArgumentError, ShapeError, message
+from condens.errors import ArgumentError, ShapeError
 from condens.functional.dtypes import widen
 
 
@@ -33,13 +33,12 @@ def is_diagonal(factors: Tensor, dimensions: int) -> bool:
     if factors.shape[-1] == packed_size(dimensions):
         return False
     raise ShapeError(
-        message(
-            "factors",
-            f"has {factors.shape[-1]} numbers for each component",
-            f"{dimensions} dimensions need {packed_size(dimensions)} (full: log-diagonals, then "
-            f"the strict upper triangle row by row) or {dimensions} (diagonal)",
-            "Make the last axis of factors one of these, or check the last axis of means.",
-        )
+        "factors",
+        got=f"has {factors.shape[-1]} numbers for each component",
+        expected=f"{dimensions} dimensions need {packed_size(dimensions)} (full: "
+        "log-diagonals, then "
+        f"the strict upper triangle row by row) or {dimensions} (diagonal)",
+        fix="Make the last axis of factors one of these, or check the last axis of means.",
     )
 
 
@@ -138,9 +137,12 @@ def check_bounds(floor: float, ceiling: float) -> None:
     """Refuse bounds that no scale can have; within these, nothing overflows in double."""
     for name, value, off in (("floor", floor, 0.0), ("ceiling", ceiling, math.inf)):
         if not (1e-30 <= value <= 1e30 or value == off):
-            expected = f"a number between 1e-30 and 1e30 was expected, or {off:g} for none"
-            remedy = "Choose it in units of the standardised target."
-            raise ArgumentError(message(name, f"is {value}", expected, remedy))
+            raise ArgumentError(
+                name,
+                got=f"is {value}",
+                expected=f"a number between 1e-30 and 1e30 was expected, or {off:g} for none",
+                fix="Choose it in units of the standardised target.",
+            )
 
 
 def as_full(factors: Tensor, dimensions: int) -> Tensor:

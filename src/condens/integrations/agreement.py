@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Generator, Tensor
 
-from condens.errors import ArgumentError, ShapeError, message
+from condens.errors import ArgumentError, ShapeError
 from condens.functional.sampling import pick
 from condens.functional.triangular import unwhiten
 from condens.integrations.graphs import Graph
@@ -34,8 +34,12 @@ def trial_inputs(graph: Graph, condition: Any) -> tuple[Tensor, ...]:
         noise = torch.randn(ROWS, len(scaling.location), generator=generator, dtype=torch.float64)
         condition = scaling.location + scaling.scale * noise
     if condition is None or len(condition) < 2:
-        came, expected = "is missing or a single row", "this network tells no number of columns"
-        raise ShapeError(message("condition", came, expected, "Pass some rows to try it on."))
+        raise ShapeError(
+            "condition",
+            got="is missing or a single row",
+            expected="this network tells no number of columns",
+            fix="Pass some rows to try it on.",
+        )
     if condition.is_floating_point():
         condition = condition.to(network.dtype)
     mixture = network(condition)
@@ -111,10 +115,13 @@ def check_agreement(data: bytes, graph: Graph, inputs: tuple[Tensor, ...]) -> No
         allowed = allowed + 10 * (theirs - exact[name]).nan_to_num(0.0, 0.0, 0.0).abs().amax()
         allowed = allowed + torch.finfo(network.dtype).eps * theirs.nan_to_num(0.0, 0.0, 0.0).abs()
         if not bool(((ours == theirs) | ((ours - theirs).abs() <= allowed)).all()):
-            came = f"is written with {name} off by {float((ours - theirs).abs().max()):.3g}"
             wanted = "onnxruntime was expected to answer as the network does"
-            remedy = "Write the backbone with operations that ONNX has; please report it if it is."
-            raise ArgumentError(message("model", came, wanted, remedy))
+            raise ArgumentError(
+                "model",
+                got=f"is written with {name} off by {float((ours - theirs).abs().max()):.3g}",
+                expected=wanted,
+                fix="Write the backbone with operations that ONNX has; please report it if it is.",
+            )
 
 
 def _size(network: DensityNetwork, name: str, values: Tensor) -> Tensor:

@@ -11,7 +11,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from condens.errors import ArgumentError, message
+from condens.errors import ArgumentError
 from condens.functional import algebra
 from condens.functional.algebra import Parameters
 from condens.functional.dtypes import widen
@@ -73,9 +73,12 @@ class LogDensity(Graph):
     def __init__(self, network: DensityNetwork) -> None:
         super().__init__(network)
         if network.discrete:
-            came, expected = "has targets that are whole numbers", "these are not exported"
-            remedy = "Export what='mixture' or 'sample', or call the network's own log_prob."
-            raise ArgumentError(message("network", came, expected, remedy))
+            raise ArgumentError(
+                "network",
+                got="has targets that are whole numbers",
+                expected="these are not exported",
+                fix="Export what='mixture' or 'sample', or call the network's own log_prob.",
+            )
 
     def forward(self, condition: Tensor, target: Tensor) -> Tensor:  # type: ignore[override]
         """Return the log density of each row."""
@@ -210,13 +213,23 @@ def _check(network: DensityNetwork) -> None:
             _check(member)
         return
     if not isinstance(network, MixtureNetwork):
-        came, expected = f"is {type(network).__name__}", "a MixtureNetwork or Ensemble was expected"
-        raise ArgumentError(message("network", came, expected, "Pass one of these."))
+        raise ArgumentError(
+            "network",
+            got=f"is {type(network).__name__}",
+            expected="a MixtureNetwork or Ensemble was expected",
+            fix="Pass one of these.",
+        )
     if not isinstance(network.head, TriangularHead):
-        came = f"has a head of structure {network.head.structure!r}"
-        expected = "full, diagonal, isotropic and tied covariances are exported"
-        raise ArgumentError(message("network", came, expected, "Train one of these."))
+        raise ArgumentError(
+            "network",
+            got=f"has a head of structure {network.head.structure!r}",
+            expected="full, diagonal, isotropic and tied covariances are exported",
+            fix="Train one of these.",
+        )
     if isinstance(network.backbone, TableMLP):
-        came, expected = "reads codes of categories", "only numbers are exported"
-        remedy = "Train on numbers, such as one column of 0 and 1 for each category."
-        raise ArgumentError(message("network", came, expected, remedy))
+        raise ArgumentError(
+            "network",
+            got="reads codes of categories",
+            expected="only numbers are exported",
+            fix="Train on numbers, such as one column of 0 and 1 for each category.",
+        )

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from condens.data.table import Numbers
-from condens.errors import ArgumentError, message
+from condens.errors import ArgumentError
 from condens.files import cannot_hold
 from condens.integrations.agreement import (
     RANDOM,
@@ -67,8 +67,12 @@ def export(
     """
     _check_path(path)
     if what not in GRAPHS:
-        came, expected = f"is {what!r}", f"one of {', '.join(GRAPHS)} was expected"
-        raise ArgumentError(message("what", came, expected, "Choose one."))
+        raise ArgumentError(
+            "what",
+            got=f"is {what!r}",
+            expected=f"one of {', '.join(GRAPHS)} was expected",
+            fix="Choose one.",
+        )
     graph = GRAPHS[what](_network(model, dtype)).eval()
     inputs = trial_inputs(graph, condition)
     data = to_bytes(graph, inputs, opset)
@@ -96,10 +100,12 @@ def to_bytes(graph: Graph, inputs: tuple[Tensor, ...], opset: int = 18) -> bytes
             warnings.filterwarnings("ignore", "# The axis name", UserWarning)
             data = _translate(graph, inputs, opset)
     except Exception as error:
-        came = f"cannot be written as ONNX ({str(error).strip().partition(chr(10))[0]})"
-        expected = "a backbone of operations that ONNX has was expected"
-        remedy = "Write it without steps that depend on values, or export the rest by itself."
-        raise ArgumentError(message("model", came, expected, remedy)) from error
+        raise ArgumentError(
+            "model",
+            got=f"cannot be written as ONNX ({str(error).strip().partition(chr(10))[0]})",
+            expected="a backbone of operations that ONNX has was expected",
+            fix="Write it without steps that depend on values, or export the rest by itself.",
+        ) from error
     onnx.checker.check_model(data, full_check=True)
     return data
 
@@ -159,21 +165,28 @@ def _check_path(path: str | os.PathLike[str]) -> None:
     with suppress(OSError, ValueError, RuntimeError):
         fault = cannot_hold(Path(path))
     if fault is not None:
-        raise ArgumentError(message("path", *fault))
+        raise ArgumentError("path", **fault)
 
 
 def _network(model: Any, dtype: torch.dtype | None) -> DensityNetwork:
     """Return a copy of a model's network to export, in a dtype that keeps the columns' digits."""
     found = getattr(model, "network_", model)
     if not isinstance(found, DensityNetwork):
-        came = f"is {type(model).__name__}"
-        expected = "a MixtureNetwork, an Ensemble or a fitted MDNRegressor was expected"
-        raise ArgumentError(message("model", came, expected, "Pass one of these."))
+        raise ArgumentError(
+            "model",
+            got=f"is {type(model).__name__}",
+            expected="a MixtureNetwork, an Ensemble or a fitted MDNRegressor was expected",
+            fix="Pass one of these.",
+        )
     _check_table(model)
     dtype = found.dtype if dtype is None else dtype
     if dtype not in (torch.float32, torch.float64):
-        came, expected = f"is {dtype}", "float32 or float64 was expected"
-        raise ArgumentError(message("dtype", came, expected, "Choose one of these."))
+        raise ArgumentError(
+            "dtype",
+            got=f"is {dtype}",
+            expected="float32 or float64 was expected",
+            fix="Choose one of these.",
+        )
     network = copy.deepcopy(found).cpu().to(dtype)
     _check_digits(network, dtype)
     return network
@@ -185,13 +198,19 @@ def _check_table(model: Any) -> None:
     if encoder is None:
         return
     if any(not isinstance(column, Numbers) for column in encoder.features):
-        came, expected = "was fitted on a table with categories", "only numbers are exported"
-        remedy = "Fit on numbers, such as one column of 0 and 1 for each category."
-        raise ArgumentError(message("model", came, expected, remedy))
+        raise ArgumentError(
+            "model",
+            got="was fitted on a table with categories",
+            expected="only numbers are exported",
+            fix="Fit on numbers, such as one column of 0 and 1 for each category.",
+        )
     if any(column.fill is not None for column in encoder.features):
-        came, expected = "was fitted on a table with gaps", "they are filled before the network"
-        remedy = "Export model.network_, and give it what model.encoder_.encode(X) returns."
-        raise ArgumentError(message("model", came, expected, remedy))
+        raise ArgumentError(
+            "model",
+            got="was fitted on a table with gaps",
+            expected="they are filled before the network",
+            fix="Export model.network_, and give it what model.encoder_.encode(X) returns.",
+        )
 
 
 def _check_digits(network: DensityNetwork, dtype: torch.dtype) -> None:
@@ -210,7 +229,11 @@ def _check_digits(network: DensityNetwork, dtype: torch.dtype) -> None:
         step = torch.finfo(dtype).eps * torch.maximum(low.abs(), high.abs())
         coarse = (step > ROUNDING * (high - low)).nonzero().flatten().tolist()
         if coarse and dtype != torch.float64:
-            came = f"is {dtype}, in which column(s) {coarse} of the {name} would lose their digits"
-            expected = f"they lie about {float(low[coarse[0]]):.6g} to {float(high[coarse[0]]):.6g}"
-            remedy = "Pass dtype=torch.float64, or subtract an offset from the column."
-            raise ArgumentError(message("dtype", came, expected, remedy))
+            raise ArgumentError(
+                "dtype",
+                got=f"is {dtype}, in which column(s) {coarse} of the {name} would "
+                "lose their digits",
+                expected=f"they lie about {float(low[coarse[0]]):.6g} to "
+                f"{float(high[coarse[0]]):.6g}",
+                fix="Pass dtype=torch.float64, or subtract an offset from the column.",
+            )

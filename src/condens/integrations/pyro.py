@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from condens.distribution import GaussianMixture
-from condens.errors import ArgumentError, message
+from condens.errors import ArgumentError
 from condens.functional import shapes
 from condens.low_rank import LowRankMixture
 from condens.transformed import TransformedMixture
@@ -26,8 +26,12 @@ def for_pyro(mixture: Any) -> Any:
     ...     pyro.sample("y", for_pyro(network(condition)), obs=target)
     """
     if not isinstance(mixture, GaussianMixture | LowRankMixture | TransformedMixture):
-        came, expected = f"is {type(mixture).__name__}", "a mixture of condens was expected"
-        raise ArgumentError(message("mixture", came, expected, "Pass what a network returns."))
+        raise ArgumentError(
+            "mixture",
+            got=f"is {type(mixture).__name__}",
+            expected="a mixture of condens was expected",
+            fix="Pass what a network returns.",
+        )
     return _as(_pyro_class(type(mixture)), mixture)
 
 
@@ -67,8 +71,12 @@ def _infer_shapes(kind: Any, /, **arg_shapes: Any) -> tuple[torch.Size, torch.Si
     """
     axes = (GaussianMixture if issubclass(kind, TransformedMixture) else kind)._axes
     if set(arg_shapes) != set(axes):
-        came, expected = f"names {sorted(arg_shapes)}", f"the parameters are {list(axes)}"
-        raise ArgumentError(message("arg_shapes", came, expected, "Pass the shape of each."))
+        raise ArgumentError(
+            "arg_shapes",
+            got=f"names {sorted(arg_shapes)}",
+            expected=f"the parameters are {list(axes)}",
+            fix="Pass the shape of each.",
+        )
     tensors = {name: torch.empty(shape, device="meta") for name, shape in arg_shapes.items()}
     shapes.check_sizes(tensors, axes)
     return shapes.check_batch(tensors, axes), tensors["means"].shape[-1:]

@@ -30,7 +30,6 @@ from condens.errors import (
     KindError,
     NotPositiveDefiniteError,
     ShapeError,
-    message,
 )
 from condens.functional import triangular
 from condens.low_rank import LowRankMixture
@@ -79,9 +78,12 @@ class CondensEstimator(MixtureDensityEstimator):  # type: ignore[misc]
         self, net: MixtureNetwork, input_shape: torch.Size, condition_shape: torch.Size
     ) -> None:
         if net.maps is not None:
-            came, expected = "has maps", "sbi's mixtures are Gaussian"
-            remedy = "Leave them out: sbi keeps to the prior's bounds itself."
-            raise ArgumentError(message("net", came, expected, remedy))
+            raise ArgumentError(
+                "net",
+                got="has maps",
+                expected="sbi's mixtures are Gaussian",
+                fix="Leave them out: sbi keeps to the prior's bounds itself.",
+            )
         super().__init__(net, input_shape, condition_shape)
 
     def mixture(self, condition: Tensor) -> GaussianMixture | LowRankMixture:
@@ -163,8 +165,12 @@ class Builder:
         """Return an estimator of the right shapes; its weights are torch's draws by default."""
         for name, given in (("theta", theta), ("x", x)):
             if given.dim() < 2:
-                came, expected = f"has shape {list(given.shape)}", "[rows, …] was expected"
-                raise ShapeError(message(name, came, expected, "Add the axis of its numbers."))
+                raise ShapeError(
+                    name,
+                    got=f"has shape {list(given.shape)}",
+                    expected="[rows, …] was expected",
+                    fix="Add the axis of its numbers.",
+                )
         target, condition = (theta, x) if self.of == "theta" else (x, theta)
         shape, columns = target.shape[1:], condition.shape[1:].numel()
         asked = num_components if self.n_components is None else self.n_components
@@ -205,8 +211,12 @@ def _called_first(make: Callable[Options, Builder]) -> Callable[Options, Builder
             came, expected = "was called with simulations", "what it returns is called with these"
             if not any(isinstance(one, Tensor) for one in given):
                 came, expected = f"was called with {given!r}", "it takes its options by name"
-            remedy = 'Pass density_estimator() to NPE, and density_estimator(of="x") to NLE.'
-            raise KindError(message("density_estimator", came, expected, remedy))
+            raise KindError(
+                "density_estimator",
+                got=came,
+                expected=expected,
+                fix='Pass density_estimator() to NPE, and density_estimator(of="x") to NLE.',
+            )
         return make(*given, **options)
 
     return checked
@@ -238,14 +248,26 @@ def density_estimator(
     >>> inference = NLE(density_estimator=density_estimator(of="x", n_components=5))
     """
     if of not in ("theta", "x"):
-        expected = "'theta' or 'x' was expected"
-        raise ArgumentError(message("of", f"is {of!r}", expected, "Pass 'theta' for NPE."))
+        raise ArgumentError(
+            "of",
+            got=f"is {of!r}",
+            expected="'theta' or 'x' was expected",
+            fix="Pass 'theta' for NPE.",
+        )
     if not isinstance(covariance, str) or covariance not in HEADS:
-        remedy = f"Choose one of {', '.join(HEADS)}."
-        raise ArgumentError(message("covariance", f"is {covariance!r}", "it names no head", remedy))
+        raise ArgumentError(
+            "covariance",
+            got=f"is {covariance!r}",
+            expected="it names no head",
+            fix=f"Choose one of {', '.join(HEADS)}.",
+        )
     if embedding_net is not None and not isinstance(embedding_net, nn.Module):
-        came, expected = f"is {embedding_net!r}", "a torch.nn.Module was expected"
-        raise KindError(message("embedding_net", came, expected, "Make one, or leave it out."))
+        raise KindError(
+            "embedding_net",
+            got=f"is {embedding_net!r}",
+            expected="a torch.nn.Module was expected",
+            fix="Make one, or leave it out.",
+        )
     return Builder(
         of=of,
         n_components=None if n_components is None else as_whole("n_components", n_components, 1),
@@ -298,11 +320,19 @@ def to_mog(mixture: GaussianMixture | LowRankMixture) -> Any:
     Shapes: batch shape [B], or [] for a MoG of one.
     """
     if not isinstance(mixture, GaussianMixture | LowRankMixture):
-        came, expected = f"is a {type(mixture).__name__}", "sbi's mixtures are Gaussian"
-        raise ArgumentError(message("mixture", came, expected, "Pass one without maps."))
+        raise ArgumentError(
+            "mixture",
+            got=f"is a {type(mixture).__name__}",
+            expected="sbi's mixtures are Gaussian",
+            fix="Pass one without maps.",
+        )
     if len(mixture.batch_shape) > 1:
-        came, expected = f"has batch shape {list(mixture.batch_shape)}", "[B] or [] was expected"
-        raise ShapeError(message("mixture", came, expected, "Index its leading axes."))
+        raise ShapeError(
+            "mixture",
+            got=f"has batch shape {list(mixture.batch_shape)}",
+            expected="[B] or [] was expected",
+            fix="Index its leading axes.",
+        )
     full = mixture.to_full() if isinstance(mixture, LowRankMixture) else mixture
     if not full.batch_shape:
         full = full.expand([1])
@@ -320,9 +350,12 @@ def from_mog(mog: Any) -> GaussianMixture:
     """
     upper = mog.precision_factors
     if bool(upper.tril(-1).any()) or not bool((upper.diagonal(dim1=-2, dim2=-1) > 0).all()):
-        came = "has precision_factors that are not upper triangular with a positive diagonal"
-        remedy = "Pass them as sbi makes them, torch.linalg.cholesky(precisions).mT."
-        raise NotPositiveDefiniteError(message("mog", came, "sbi samples by these", remedy))
+        raise NotPositiveDefiniteError(
+            "mog",
+            got="has precision_factors that are not upper triangular with a positive diagonal",
+            expected="sbi samples by these",
+            fix="Pass them as sbi makes them, torch.linalg.cholesky(precisions).mT.",
+        )
     return GaussianMixture(mog.logits, mog.means, triangular.pack(upper))
 
 
@@ -331,21 +364,35 @@ def _builder(inference: Any) -> Builder:
     over = {PosteriorEstimatorTrainer: "theta", LikelihoodEstimatorTrainer: "x"}
     found = [of for kind, of in over.items() if isinstance(inference, kind)]
     if not found:
-        came, expected = f"is a {type(inference).__name__}", "sbi's NPE or NLE was expected"
-        raise ArgumentError(message("inference", came, expected, "Pass one of these."))
+        raise ArgumentError(
+            "inference",
+            got=f"is a {type(inference).__name__}",
+            expected="sbi's NPE or NLE was expected",
+            fix="Pass one of these.",
+        )
     builder = inference._build_neural_net
     if not isinstance(builder, Builder) or builder.of != found[0]:
-        came, expected = "has another density_estimator", f"one over {found[0]} was expected"
-        remedy = f"Make it with density_estimator=density_estimator(of={found[0]!r})."
-        raise ArgumentError(message("inference", came, expected, remedy))
+        raise ArgumentError(
+            "inference",
+            got="has another density_estimator",
+            expected=f"one over {found[0]} was expected",
+            fix=f"Make it with density_estimator=density_estimator(of={found[0]!r}).",
+        )
     rounds = inference._data_round_index
     if not rounds:
-        came, expected = "has no simulations", "it is trained on these"
-        raise ArgumentError(message("inference", came, expected, "Call append_simulations first."))
+        raise ArgumentError(
+            "inference",
+            got="has no simulations",
+            expected="it is trained on these",
+            fix="Call append_simulations first.",
+        )
     if found[0] == "theta" and max(rounds) > 0:
-        came = f"is in round {max(rounds) + 1}"
-        expected = "only the first, drawn from the prior, is trained without a correction"
-        raise ArgumentError(message("inference", came, expected, "Call inference.train()."))
+        raise ArgumentError(
+            "inference",
+            got=f"is in round {max(rounds) + 1}",
+            expected="only the first, drawn from the prior, is trained without a correction",
+            fix="Call inference.train().",
+        )
     return builder
 
 

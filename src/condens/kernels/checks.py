@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from condens.errors import ArgumentError, KindError, ShapeError, message
+from condens.errors import ArgumentError, KindError, ShapeError
 from condens.functional.triangular import is_diagonal, packed_size
 
 # Numbers in a tensor: beyond any memory, and no product of sizes overflows before it.
@@ -27,24 +27,44 @@ def check(tensors: Iterable[tuple[str, Any, tuple[int, ...]]], like: Tensor) -> 
             expected = f"{list(shape)} was expected"
             raise _misshapen(name, tensor, expected, "Make its shape fit the other arguments.")
         if tensor.dtype is not dtype:
-            came, expected = f"is {tensor.dtype}", f"{dtype} was expected, as the others are"
-            raise KindError(message(name, came, expected, f"Convert it: {name}.to({dtype})."))
+            raise KindError(
+                name,
+                got=f"is {tensor.dtype}",
+                expected=f"{dtype} was expected, as the others are",
+                fix=f"Convert it: {name}.to({dtype}).",
+            )
         if tensor.device != device:
-            came, expected = f"is on {tensor.device}", f"{device} was expected, as the others are"
-            raise KindError(message(name, came, expected, f"Move it: {name}.to({str(device)!r})."))
+            raise KindError(
+                name,
+                got=f"is on {tensor.device}",
+                expected=f"{device} was expected, as the others are",
+                fix=f"Move it: {name}.to({str(device)!r}).",
+            )
 
 
 def check_strided(name: str, tensor: Any, axes: int | None = None) -> None:
     """Raise a named error for what is no dense tensor of real numbers, with so many axes."""
     if not isinstance(tensor, Tensor):
-        came, expected = f"is {type(tensor).__name__}", "a tensor was expected"
-        raise KindError(message(name, came, expected, "Pass a torch.Tensor."))
+        raise KindError(
+            name,
+            got=f"is {type(tensor).__name__}",
+            expected="a tensor was expected",
+            fix="Pass a torch.Tensor.",
+        )
     if tensor.layout is not torch.strided:
-        came, expected = f"has the layout {tensor.layout}", "a dense tensor was expected"
-        raise KindError(message(name, came, expected, f"Pass {name}.to_dense()."))
+        raise KindError(
+            name,
+            got=f"has the layout {tensor.layout}",
+            expected="a dense tensor was expected",
+            fix=f"Pass {name}.to_dense().",
+        )
     if tensor.is_complex():
-        came, expected = f"is {tensor.dtype}", "real numbers were expected"
-        raise KindError(message(name, came, expected, f"Pass {name}.real."))
+        raise KindError(
+            name,
+            got=f"is {tensor.dtype}",
+            expected="real numbers were expected",
+            fix=f"Pass {name}.real.",
+        )
     if axes is not None and tensor.dim() != axes:
         expected = f"{axes} axes were expected"
         raise _misshapen(name, tensor, expected, "Make one axis of the batch axes.")
@@ -119,8 +139,12 @@ def check_broadcast(
         check_strided(name, tensor)
     for name, (tensor, axes) in named.items():
         if tensor.device != logits.device:
-            came, expected = f"is on {tensor.device}", f"logits is on {logits.device}"
-            raise KindError(message(name, came, expected, "Move them to one device."))
+            raise KindError(
+                name,
+                got=f"is on {tensor.device}",
+                expected=f"logits is on {logits.device}",
+                fix="Move them to one device.",
+            )
         if tensor.dim() < axes or 0 in tensor.shape[-axes:]:
             letters = {"means": "K, D", "factors": "K, T", "target": "D", "logits": "K"}[name]
             expected = f"[..., {letters}] was expected, none of these zero"
@@ -141,9 +165,12 @@ def check_broadcast(
         return torch.broadcast_shapes(*batches)
     except RuntimeError:
         *others, last = (f"{name} {list(t.shape)}" for name, (t, _) in named.items())
-        came, which = "have batch axes that do not go together", f"{', '.join(others)} and {last}"
-        expected = "axes before those of a mixture must be equal, or one"
-        raise ShapeError(message(which, came, expected, "Make them so.")) from None
+        raise ShapeError(
+            f"{', '.join(others)} and {last}",
+            got="have batch axes that do not go together",
+            expected="axes before those of a mixture must be equal, or one",
+            fix="Make them so.",
+        ) from None
 
 
 def check_weights(weights: Tensor, target: Tensor, name: str = "weights") -> Tensor:
@@ -151,8 +178,12 @@ def check_weights(weights: Tensor, target: Tensor, name: str = "weights") -> Ten
     batch = target.shape[:-1]
     check_strided(name, weights)
     if weights.device != target.device:
-        came, expected = f"is on {weights.device}", f"target is on {target.device}"
-        raise KindError(message(name, came, expected, "Move them to one device."))
+        raise KindError(
+            name,
+            got=f"is on {weights.device}",
+            expected=f"target is on {target.device}",
+            fix="Move them to one device.",
+        )
     try:
         return weights.expand(batch)
     except RuntimeError:
@@ -165,8 +196,12 @@ def check_packed(components: int, dimensions: int, packed: int) -> None:
     check_count("K", components, 1)
     check_count("D", dimensions, 1)
     if packed != dimensions and packed != packed_size(dimensions):
-        came, expected = f"is {packed}", f"{dimensions} or {packed_size(dimensions)} was expected"
-        raise ShapeError(message("T", came, expected, "Pass packed factors of D dimensions."))
+        raise ShapeError(
+            "T",
+            got=f"is {packed}",
+            expected=f"{dimensions} or {packed_size(dimensions)} was expected",
+            fix="Pass packed factors of D dimensions.",
+        )
 
 
 def draws_fit(
@@ -201,8 +236,12 @@ def check_draws(
     draws, packed = noise.shape[0], factors.shape[2]
     check_packed(components, dimensions, packed)
     if not noise.is_floating_point():
-        came, expected = f"is {noise.dtype}", "a floating dtype was expected"
-        raise KindError(message("noise", came, expected, "Make it with torch.randn."))
+        raise KindError(
+            "noise",
+            got=f"is {noise.dtype}",
+            expected="a floating dtype was expected",
+            fix="Make it with torch.randn.",
+        )
     check((("noise", noise, (draws, rows, dimensions)),), noise)
     check((("means", means, (rows, components, dimensions)),), means)
     check((("factors", factors, (rows, components, packed)),), factors)
@@ -222,10 +261,14 @@ def check_count(name: str, value: Any, least: int, most: int = MOST) -> int:
     except TypeError:
         count = -1
     if isinstance(value, bool) or not least <= count <= most:
-        came, expected = f"is {value!r}", f"a whole number from {least} to {most} was expected"
-        raise ArgumentError(message(name, came, expected, "Change it."))
+        raise ArgumentError(
+            name,
+            got=f"is {value!r}",
+            expected=f"a whole number from {least} to {most} was expected",
+            fix="Change it.",
+        )
     return count
 
 
 def _misshapen(name: str, tensor: Tensor, expected: str, remedy: str) -> ShapeError:
-    return ShapeError(message(name, f"has shape {list(tensor.shape)}", expected, remedy))
+    return ShapeError(name, got=f"has shape {list(tensor.shape)}", expected=expected, fix=remedy)

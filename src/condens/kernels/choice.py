@@ -7,7 +7,7 @@ from types import ModuleType
 import torch
 from torch import Tensor
 
-from condens.errors import ArgumentError, message
+from condens.errors import ArgumentError
 from condens.kernels import eager, native
 
 VARIABLE = "CONDENS_KERNEL"
@@ -32,8 +32,12 @@ def choose(target: Tensor) -> ModuleType | None:
     forced = os.environ.get(VARIABLE)
     if forced:
         if forced not in _CHOICES:
-            remedy = f"Set it to one of {', '.join(_CHOICES)}, or unset it."
-            raise ArgumentError(message(VARIABLE, f"is {forced!r}", "it names no kernel", remedy))
+            raise ArgumentError(
+                VARIABLE,
+                got=f"is {forced!r}",
+                expected="it names no kernel",
+                fix=f"Set it to one of {', '.join(_CHOICES)}, or unset it.",
+            )
         module = _CHOICES[forced]
         return module if module is None or module.serves(target) else None
     if native.serves(target):

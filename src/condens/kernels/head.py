@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from condens.errors import ShapeError, message
+from condens.errors import ShapeError
 from condens.functional.mixture import log_prob
 from condens.functional.partial import partial_log_prob
 from condens.functional.triangular import (
@@ -141,17 +141,24 @@ def _layout(
         target,
     )
     if not dimensions:
-        came, remedy = f"has shape {list(target.shape)}", "Pass one column for each dimension."
-        raise ShapeError(message("target", came, "at least one dimension was expected", remedy))
+        raise ShapeError(
+            "target",
+            got=f"has shape {list(target.shape)}",
+            expected="at least one dimension was expected",
+            fix="Pass one column for each dimension.",
+        )
     for structure in ("full", "diagonal"):
         layout = Layout.of(components, dimensions, structure)
         if layout.outputs == weight.shape[0]:
             return layout
     full = Layout.of(components, dimensions).outputs
     diagonal = Layout.of(components, dimensions, "diagonal").outputs
-    came = f"has {weight.shape[0]} outputs"
-    expected = f"K = {components}, D = {dimensions} need {full} (full) or {diagonal} (diagonal)"
-    raise ShapeError(message("weight", came, expected, "Make its first axis one of these."))
+    raise ShapeError(
+        "weight",
+        got=f"has {weight.shape[0]} outputs",
+        expected=f"K = {components}, D = {dimensions} need {full} (full) or {diagonal} (diagonal)",
+        fix="Make its first axis one of these.",
+    )
 
 
 class _LinearLoss(torch.autograd.Function):

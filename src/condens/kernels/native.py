@@ -13,7 +13,7 @@ from types import ModuleType
 import torch
 from torch import Tensor
 
-from condens.errors import ArgumentError, KindError, message
+from condens.errors import ArgumentError, KindError
 from condens.kernels import memory
 from condens.kernels.checks import check, check_draws, check_mixture, check_strided, draws_fit, fits
 
@@ -93,8 +93,12 @@ def into(gradients: Sequence[Tensor | None], *inputs: Tensor, weights: Tensor | 
         check(((gradient, to, of.shape),), of)
         assert to is not None
         if to.stride() != of.stride() or not _compact(of):
-            came, expected = f"has the strides {to.stride()}", f"{name} has {of.stride()}"
-            raise ArgumentError(message(gradient, came, expected, "Make both contiguous."))
+            raise ArgumentError(
+                gradient,
+                got=f"has the strides {to.stride()}",
+                expected=f"{name} has {of.stride()}",
+                fix="Make both contiguous.",
+            )
     value = read[0].new_empty(())
     loss = read[0].new_empty(sizes[0])
     _run(sizes, read, loss, value, gradients, _weights(weights, read[0]))
@@ -324,14 +328,20 @@ def _like(tensor: Tensor) -> Tensor:
 
 def _check_served(tensor: Tensor) -> None:
     if not serves(tensor):
-        came = f"is {tensor.dtype} on {tensor.device}"
-        expected = f"the native kernel ({describe()}) takes float32 and float64 on the CPU"
-        raise KindError(message("a tensor", came, expected, "Call condens.functional."))
+        raise KindError(
+            "a tensor",
+            got=f"is {tensor.dtype} on {tensor.device}",
+            expected=f"the native kernel ({describe()}) takes float32 and float64 on the CPU",
+            fix="Call condens.functional.",
+        )
 
 
 def _check_contiguous(**named: Tensor) -> None:
     for name, tensor in named.items():
         if not tensor.is_contiguous() or tensor.is_neg():
-            came = f"has the strides {tensor.stride()}"
-            expected = "contiguous memory was expected"
-            raise ArgumentError(message(name, came, expected, f"Pass {name}.contiguous()."))
+            raise ArgumentError(
+                name,
+                got=f"has the strides {tensor.stride()}",
+                expected="contiguous memory was expected",
+                fix=f"Pass {name}.contiguous().",
+            )

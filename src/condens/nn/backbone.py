@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from torch import Generator, Tensor, nn
 
-from condens.errors import ArgumentError, message
+from condens.errors import ArgumentError
 from condens.nn.randomness import Dropout, linear
 from condens.scalars import as_share, as_truth, as_whole
 
@@ -54,9 +54,11 @@ class MLP(nn.Module):
     ) -> None:
         super().__init__()
         if not isinstance(activation, str) or activation not in ACTIVATIONS:
-            remedy = f"Choose one of {', '.join(ACTIVATIONS)}."
             raise ArgumentError(
-                message("activation", f"is {activation!r}", "it names no activation", remedy)
+                "activation",
+                got=f"is {activation!r}",
+                expected="it names no activation",
+                fix=f"Choose one of {', '.join(ACTIVATIONS)}.",
             )
         inputs, width = as_whole("inputs", inputs, 1), as_whole("width", width, 1)
         depth, dropout = as_whole("depth", depth, 1), as_share("dropout", dropout)

@@ -7,7 +7,7 @@ from typing import Any, Self
 import torch
 from torch import Generator, Tensor, nn
 
-from condens.errors import ArgumentError, NotFiniteError, ShapeError, message
+from condens.errors import ArgumentError, NotFiniteError, ShapeError
 from condens.kernels.passes import weighted_sum
 from condens.mapped import check_maps
 from condens.maps import Integer, Map
@@ -49,9 +49,13 @@ class DensityNetwork(nn.Module, ABC):
         super().__init__()
         whole = type(condition_codes) is int
         if not whole or not 0 <= condition_codes <= (condition_columns or 0):
-            came = f"is {condition_codes!r}"
-            expected = f"0 to {condition_columns or 0} was expected, of so many condition_columns"
-            raise ArgumentError(message("condition_codes", came, expected, "Change either."))
+            raise ArgumentError(
+                "condition_codes",
+                got=f"is {condition_codes!r}",
+                expected=f"0 to {condition_columns or 0} was expected, of so many "
+                "condition_columns",
+                fix="Change either.",
+            )
         self.dimensions, self.condition_codes = dimensions, condition_codes
         self.condition_scaling = (
             None
@@ -226,14 +230,20 @@ class DensityNetwork(nn.Module, ABC):
     def check(self, condition: Tensor, target: Tensor) -> None:
         """Raise a named error where rows do not fit this network."""
         if target.dim() != 2 or target.shape[1] != self.dimensions:
-            came = f"has shape {list(target.shape)}"
-            expected = f"[rows, {self.dimensions}] was expected"
-            raise ShapeError(message("target", came, expected, "Pass one column a dimension."))
+            raise ShapeError(
+                "target",
+                got=f"has shape {list(target.shape)}",
+                expected=f"[rows, {self.dimensions}] was expected",
+                fix="Pass one column a dimension.",
+            )
         # Not by len(), which would fix the number of rows of an exported graph.
         if condition.shape[:1] != target.shape[:1]:
-            came = f"has {condition.shape[0] if condition.dim() else 'no'} rows"
-            expected = f"target has {target.shape[0]}"
-            raise ShapeError(message("condition", came, expected, "Pass one row for each."))
+            raise ShapeError(
+                "condition",
+                got=f"has {condition.shape[0] if condition.dim() else 'no'} rows",
+                expected=f"target has {target.shape[0]}",
+                fix="Pass one row for each.",
+            )
         self._check_condition(condition)
         for column, own in enumerate(self.maps or ()):
             own.check(f"target {self.names[column] if self.names else column}", target[:, column])
@@ -257,9 +267,12 @@ class DensityNetwork(nn.Module, ABC):
         self._check_columns(condition)
         if condition.is_floating_point() and anywhere(~condition.isfinite()):
             row = int((~condition.isfinite()).nonzero()[0, 0])
-            came, expected = f"is NaN or infinite in row {row}", "the network reads every entry"
-            remedy = "Drop such rows, or fill the entries (and add a column that tells which)."
-            raise NotFiniteError(message("condition", came, expected, remedy))
+            raise NotFiniteError(
+                "condition",
+                got=f"is NaN or infinite in row {row}",
+                expected="the network reads every entry",
+                fix="Drop such rows, or fill the entries (and add a column that tells which).",
+            )
 
     def _check_columns(self, condition: Tensor) -> None:
         if self.condition_scaling is None:
@@ -267,5 +280,9 @@ class DensityNetwork(nn.Module, ABC):
         columns = len(self.condition_scaling.location)
         # Without this, a single column would be read as if it were all of them.
         if condition.shape[-1:] != (columns,):
-            came, expected = f"has shape {list(condition.shape)}", f"[rows, {columns}] was expected"
-            raise ShapeError(message("condition", came, expected, "Pass one column a feature."))
+            raise ShapeError(
+                "condition",
+                got=f"has shape {list(condition.shape)}",
+                expected=f"[rows, {columns}] was expected",
+                fix="Pass one column a feature.",
+            )

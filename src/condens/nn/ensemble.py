@@ -7,7 +7,7 @@ from typing import Any, Self
 import torch
 from torch import Generator, Tensor, nn
 
-from condens.errors import ArgumentError, message
+from condens.errors import ArgumentError
 from condens.kernels.passes import weighted_sum
 from condens.nn.density import DensityNetwork
 from condens.nn.head import Head
@@ -32,19 +32,29 @@ class Ensemble(DensityNetwork):
     def __init__(self, members: Iterable[MixtureNetwork]) -> None:
         members = list(members)
         if not members or any(m.dimensions != members[0].dimensions for m in members):
-            came = f"have {[m.dimensions for m in members]} targets"
-            expected = "one network or more over the same targets was expected"
-            raise ArgumentError(message("members", came, expected, "Make them alike."))
+            raise ArgumentError(
+                "members",
+                got=f"have {[m.dimensions for m in members]} targets",
+                expected="one network or more over the same targets was expected",
+                fix="Make them alike.",
+            )
         first = members[0]
         for what in ("condition_codes", "maps", "names"):
             found = [getattr(member, what) for member in members]
             if any(one != found[0] for one in found):
-                came, expected = f"have {what} {found}", "the same were expected"
-                raise ArgumentError(message("members", came, expected, "Make them alike."))
+                raise ArgumentError(
+                    "members",
+                    got=f"have {what} {found}",
+                    expected="the same were expected",
+                    fix="Make them alike.",
+                )
         if any(member.form.join is not first.form.join for member in members):
-            came = f"have structures {[member.head.structure for member in members]}"
-            expected = "all of low rank, or none, were expected"
-            raise ArgumentError(message("members", came, expected, "Make them alike."))
+            raise ArgumentError(
+                "members",
+                got=f"have structures {[member.head.structure for member in members]}",
+                expected="all of low rank, or none, were expected",
+                fix="Make them alike.",
+            )
         scaling = first.condition_scaling
         columns = None if scaling is None else len(scaling.location)
         super().__init__(first.dimensions, columns, first.names, first.condition_codes, first.maps)

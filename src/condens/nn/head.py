@@ -15,7 +15,7 @@ import torch
 from torch import Generator, Tensor, nn
 
 from condens.distribution import GaussianMixture
-from condens.errors import ArgumentError, ShapeError, message
+from condens.errors import ArgumentError, ShapeError
 from condens.functional import algebra
 from condens.functional.algebra import Parameters
 from condens.functional.partial import partial_log_prob
@@ -70,8 +70,9 @@ class Head(nn.Module, ABC):
             ("components", components),
         ):
             if not value >= 1:
-                came, expected = f"is {value}", "at least 1 was expected"
-                raise ArgumentError(message(name, came, expected, "Change it."))
+                raise ArgumentError(
+                    name, got=f"is {value}", expected="at least 1 was expected", fix="Change it."
+                )
         self.dimensions, self.components = int(dimensions), int(components)
         self.floor, self.ceiling = float(floor), math.inf if ceiling is None else float(ceiling)
         check_bounds(self.floor, self.ceiling)
@@ -133,10 +134,12 @@ class Head(nn.Module, ABC):
     def row_nll(self, features: Tensor, target: Tensor) -> Tensor:
         """Return −log p(target) of each row; entries that are NaN were not observed."""
         if target.shape != (*features.shape[:-1], self.dimensions):
-            came = f"has shape {list(target.shape)}"
-            expected = f"{[*features.shape[:-1], self.dimensions]} was expected"
-            remedy = "Pass a row for each row of features, and a column for each dimension."
-            raise ShapeError(message("target", came, expected, remedy))
+            raise ShapeError(
+                "target",
+                got=f"has shape {list(target.shape)}",
+                expected=f"{[*features.shape[:-1], self.dimensions]} was expected",
+                fix="Pass a row for each row of features, and a column for each dimension.",
+            )
         return self.row_loss(self.parameters_of(features), target)
 
     def logits_of(self, features: Tensor) -> Tensor:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from condens.arguments import check_log_scales
-from condens.errors import ArgumentError, ShapeError, message
+from condens.errors import ArgumentError, ShapeError
 from condens.functional.dtypes import widen
 from condens.functional.mixture import component_log_prob, log_total, longest
 from condens.functional.normal import LOG_2PI
@@ -73,9 +73,12 @@ class GaussianMixtureBlock(InvertibleModule):
     ) -> None:
         shapes = [tuple(shape) for shape in dims_in]
         if len(shapes) != 1 or len(shapes[0]) != 1 or shapes[0][0] < 1:
-            expected = "one input of D ≥ 1 numbers was expected, [(D,)]"
-            remedy = "Join or flatten the inputs first, for example with FrEIA's Flatten."
-            raise ShapeError(message("dims_in", f"is {shapes}", expected, remedy))
+            raise ShapeError(
+                "dims_in",
+                got=f"is {shapes}",
+                expected="one input of D ≥ 1 numbers was expected, [(D,)]",
+                fix="Join or flatten the inputs first, for example with FrEIA's Flatten.",
+            )
         super().__init__(shapes, list(dims_c or ()))
         self.dimensions = int(shapes[0][0])
 
@@ -186,14 +189,19 @@ def _indices(w: Tensor, choice: Any) -> Tensor:
     rows, components = w.shape
     whole = not (choice.is_floating_point() or choice.is_complex() or choice.dtype is torch.bool)
     if not whole or choice.shape != (rows,):
-        came = f"has shape {list(choice.shape)} and dtype {choice.dtype}"
-        expected = f"whole numbers [{rows}] were expected"
-        remedy = "Pass a component's index for each row, an int as a seed, or None for all."
-        raise ShapeError(message("i", came, expected, remedy))
+        raise ShapeError(
+            "i",
+            got=f"has shape {list(choice.shape)} and dtype {choice.dtype}",
+            expected=f"whole numbers [{rows}] were expected",
+            fix="Pass a component's index for each row, an int as a seed, or None for all.",
+        )
     if rows and not 0 <= int(choice.min()) <= int(choice.max()) < components:
-        came = f"has indices from {int(choice.min())} to {int(choice.max())}"
-        expected = f"there are components 0 to {components - 1}"
-        raise ArgumentError(message("i", came, expected, "Count the components from zero."))
+        raise ArgumentError(
+            "i",
+            got=f"has indices from {int(choice.min())} to {int(choice.max())}",
+            expected=f"there are components 0 to {components - 1}",
+            fix="Count the components from zero.",
+        )
     return choice.to(w.device, torch.int64)
 
 
@@ -201,10 +209,12 @@ def _joint(w: Tensor, z: Tensor, log_jacobian: Tensor) -> Tensor:
     """Return log wₖ + log pₖ in double precision. Shapes: [b, K], [b, K, D], [b, K] → [b, K]."""
     check_weights(w)
     if z.shape[:-1] != w.shape or log_jacobian.shape != w.shape:
-        came = f"have shapes {list(z.shape)} and {list(log_jacobian.shape)}"
-        expected = f"{[*w.shape, 'D']} and {list(w.shape)} go with w".replace("'", "")
-        remedy = "Take them from the block with None in place of indices: all components."
-        raise ShapeError(message("z and log_jacobian", came, expected, remedy))
+        raise ShapeError(
+            "z and log_jacobian",
+            got=f"have shapes {list(z.shape)} and {list(log_jacobian.shape)}",
+            expected=f"{[*w.shape, 'D']} and {list(w.shape)} go with w".replace("'", ""),
+            fix="Take them from the block with None in place of indices: all components.",
+        )
     # A code whose square overflows is at no density, and its gradient would overflow too.
     codes = widen(torch.where(z.abs() >= longest(z), torch.inf, z))
     origin = codes.new_zeros(z.shape[-1])

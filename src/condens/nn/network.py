@@ -7,7 +7,7 @@ from typing import Any, Self
 import torch
 from torch import Generator, Tensor, nn
 
-from condens.errors import ArgumentError, KindError, ShapeError, message
+from condens.errors import ArgumentError, KindError, ShapeError
 from condens.maps import Map
 from condens.nn.backbone import MLP
 from condens.nn.density import DensityNetwork
@@ -48,9 +48,11 @@ class MixtureNetwork(DensityNetwork):
         _check_parts(backbone, head, condition_columns)
         super().__init__(head.dimensions, condition_columns, names, condition_codes, maps)
         if maps is not None and not isinstance(head, TriangularHead):
-            came, expected = f"is {head.structure}", "maps go with covariances in full"
             raise ArgumentError(
-                message("head", came, expected, "Choose another, or leave out maps.")
+                "head",
+                got=f"is {head.structure}",
+                expected="maps go with covariances in full",
+                fix="Choose another, or leave out maps.",
             )
         self.backbone, self.head = backbone, head
 
@@ -81,9 +83,11 @@ class MixtureNetwork(DensityNetwork):
         default torch's.
         """
         if structure not in HEADS:
-            remedy = f"Choose one of {', '.join(HEADS)}."
             raise ArgumentError(
-                message("structure", f"is {structure!r}", "it names no head", remedy)
+                "structure",
+                got=f"is {structure!r}",
+                expected="it names no head",
+                fix=f"Choose one of {', '.join(HEADS)}.",
             )
         codes = len(categories)
         layers: dict[str, Any] = {
@@ -152,31 +156,45 @@ class MixtureNetwork(DensityNetwork):
         """Raise a named error unless a backbone returned what the head reads."""
         width = self.head.linear.in_features
         if not isinstance(features, Tensor):
-            came = f"returns a {type(features).__name__}"
-            remedy = "Wrap it in a module that returns one tensor, such as the last state of a GRU."
             raise KindError(
-                message("backbone", came, f"features [b, {width}] were expected", remedy)
+                "backbone",
+                got=f"returns a {type(features).__name__}",
+                expected=f"features [b, {width}] were expected",
+                fix="Wrap it in a module that returns one tensor, such as the last state of a GRU.",
             )
         rows = condition.shape[:-1] if self.condition_scaling is not None else condition.shape[:1]
         if features.shape[-1:] != (width,) or features.shape[: len(rows)] != rows:
-            came = f"returns shape {list(features.shape)} for {list(condition.shape)}"
-            expected = f"{[*rows, width]} was expected, as the head reads {width} features"
-            remedy = "Give the head as many features as the backbone returns for each row."
-            raise ShapeError(message("backbone", came, expected, remedy))
+            raise ShapeError(
+                "backbone",
+                got=f"returns shape {list(features.shape)} for {list(condition.shape)}",
+                expected=f"{[*rows, width]} was expected, as the head reads {width} features",
+                fix="Give the head as many features as the backbone returns for each row.",
+            )
 
 
 def _check_parts(backbone: Any, head: Any, columns: int | None) -> None:
     """Refuse what are no modules, and those whose sizes are known not to fit."""
     for name, part, kind in (("backbone", backbone, nn.Module), ("head", head, Head)):
         if not isinstance(part, kind):
-            came = f"is the class {part.__name__}" if isinstance(part, type) else f"is {part!r}"
             expected = "a torch.nn.Module" if kind is nn.Module else "a head of condens.nn.HEADS"
-            remedy = "Make one of it: call it with its sizes."
-            raise KindError(message(name, came, f"{expected} was expected", remedy))
+            raise KindError(
+                name,
+                got=f"is the class {part.__name__}" if isinstance(part, type) else f"is {part!r}",
+                expected=f"{expected} was expected",
+                fix="Make one of it: call it with its sizes.",
+            )
     features, width = getattr(backbone, "features", None), head.linear.in_features
     if isinstance(features, int) and features != width:
-        came, expected = f"has {width} features", f"backbone.features is {features}"
-        raise ShapeError(message("head", came, expected, f"Make it with features={features}."))
+        raise ShapeError(
+            "head",
+            got=f"has {width} features",
+            expected=f"backbone.features is {features}",
+            fix=f"Make it with features={features}.",
+        )
     if isinstance(backbone, MLP | TableMLP) and columns is not None and columns != backbone.inputs:
-        came, expected = f"is {columns}", f"the backbone reads {backbone.inputs}"
-        raise ShapeError(message("condition_columns", came, expected, "Make them equal."))
+        raise ShapeError(
+            "condition_columns",
+            got=f"is {columns}",
+            expected=f"the backbone reads {backbone.inputs}",
+            fix="Make them equal.",
+        )

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, Self
 import torch
 from torch import Tensor, nn
 
-from condens.errors import NotFiniteError, message
+from condens.errors import NotFiniteError
 from condens.tracing import checks_values
 
 # A standard deviation this many times what the middle half of a column tells is an
@@ -62,9 +62,12 @@ class Standardiser(nn.Module):
         values = values.double()
         if values.isinf().any():
             row, column = (int(i) for i in values.isinf().nonzero()[0])
-            came = f"is infinite in row {row}, column {column}"
-            remedy = "Remove the row, or mark the entry as missing with NaN."
-            raise NotFiniteError(message(name, came, "finite numbers were expected", remedy))
+            raise NotFiniteError(
+                name,
+                got=f"is infinite in row {row}, column {column}",
+                expected="finite numbers were expected",
+                fix="Remove the row, or mark the entry as missing with NaN.",
+            )
         unit = torch.where(values.abs().nan_to_num(nan=0.0).amax(0) > _LARGE, _UNIT, 1.0)
         values = values / unit
         location = torch.nanmean(values, 0).nan_to_num(nan=0.0)

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Generator, Tensor, nn
 
-from condens.errors import ArgumentError, ShapeError, message
+from condens.errors import ArgumentError, ShapeError
 from condens.nn.backbone import MLP
 from condens.scalars import as_whole
 from condens.tracing import anywhere
@@ -102,9 +102,12 @@ class TableMLP(nn.Module):
         """Return the codes [b, q] as whole numbers; refuse what is none."""
         columns = self.numeric + len(self.categories)
         if condition.dim() != 2 or condition.shape[1] != columns:
-            came, expected = f"has shape {list(condition.shape)}", f"[b, {columns}] was expected"
-            remedy = "Pass the columns of numbers, then those of codes."
-            raise ShapeError(message("condition", came, expected, remedy))
+            raise ShapeError(
+                "condition",
+                got=f"has shape {list(condition.shape)}",
+                expected=f"[b, {columns}] was expected",
+                fix="Pass the columns of numbers, then those of codes.",
+            )
         _check_digits(condition.dtype, max(self.categories))
         given = condition[:, self.numeric :]
         codes = given.long()
@@ -112,10 +115,12 @@ class TableMLP(nn.Module):
         wrong = (codes != given) | (codes < 0) | (codes >= sizes)
         if anywhere(wrong):
             row, column = (int(i) for i in wrong.nonzero()[0])
-            came = f"has the code {given[row, column]:g} in column {self.numeric + column}"
-            expected = f"a whole number from 0 to {self.categories[column] - 1} was expected"
-            remedy = "Encode tables by the encoder the network was made for."
-            raise ArgumentError(message("condition", came, expected, remedy))
+            raise ArgumentError(
+                "condition",
+                got=f"has the code {given[row, column]:g} in column {self.numeric + column}",
+                expected=f"a whole number from 0 to {self.categories[column] - 1} was expected",
+                fix="Encode tables by the encoder the network was made for.",
+            )
         return codes
 
 
@@ -124,13 +129,21 @@ def _sizes(categories: Any) -> tuple[int, ...]:
     listed = list(categories) if isinstance(categories, Iterable) else []
     remedy = "Count unknown as one, or use an MLP where there are no categories."
     if not listed or any(isinstance(size, Integral) and size < 2 for size in listed):
-        came, expected = f"is {categories!r}", "2 or more for every column of codes was expected"
-        raise ArgumentError(message("categories", came, expected, remedy))
+        raise ArgumentError(
+            "categories",
+            got=f"is {categories!r}",
+            expected="2 or more for every column of codes was expected",
+            fix=remedy,
+        )
     return tuple(as_whole("categories", size, 2, fix=remedy) for size in listed)
 
 
 def _check_digits(dtype: torch.dtype, categories: int) -> None:
     """Refuse a dtype in which two codes are the same number."""
     if dtype.is_floating_point and categories > 2 / torch.finfo(dtype).eps:
-        came, expected = f"is {dtype}", f"it cannot tell {categories} categories apart"
-        raise ArgumentError(message("condition", came, expected, "Use a network in float32."))
+        raise ArgumentError(
+            "condition",
+            got=f"is {dtype}",
+            expected=f"it cannot tell {categories} categories apart",
+            fix="Use a network in float32.",
+        )

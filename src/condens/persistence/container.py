@@ -23,10 +23,9 @@ from condens.errors import (
     ModelFileError,
     ModelFileNotFoundError,
     NotFiniteError,
-    message,
 )
 from condens.files import cannot_hold, open_regular, write_whole
-from condens.persistence.faults import damaged, naming, short
+from condens.persistence.faults import naming, short
 from condens.persistence.header import (
     DTYPES,
     LARGEST_HEADER,
@@ -69,9 +68,12 @@ def store(path: str | os.PathLike[str], data: bytes) -> None:
             write_whole(_target(Path(path)), data)
         except (OSError, ValueError, RuntimeError) as error:  # the last: links in a circle
             reason = getattr(error, "strerror", None) or error
-            remedy = "Make room there, or name another place; what was there before is unchanged."
-            came = f"cannot be written ({reason})"
-            raise damaged("the file", came, "a model goes there", remedy) from error
+            raise ModelFileError(
+                "the file",
+                got=f"cannot be written ({reason})",
+                expected="a model goes there",
+                fix="Make room there, or name another place; what was there before is unchanged.",
+            ) from error
 
 
 def read(path: str | os.PathLike[str]) -> tuple[Document, Tensors]:
@@ -87,15 +89,20 @@ def read(path: str | os.PathLike[str]) -> tuple[Document, Tensors]:
                 tensors = {e.name: _tensor(e, file) for e in entries(header, size)}
         except (OSError, ValueError) as error:
             absent = isinstance(error, FileNotFoundError)
-            came = f"cannot be read ({getattr(error, 'strerror', None) or error})"
-            remedy = "Check the path and who may read it."
-            text = message("the file", came, "a model file was expected", remedy)
-            raise (ModelFileNotFoundError if absent else ModelFileError)(text) from error
+            raise (ModelFileNotFoundError if absent else ModelFileError)(
+                "the file",
+                got=f"cannot be read ({getattr(error, 'strerror', None) or error})",
+                expected="a model file was expected",
+                fix="Check the path and who may read it.",
+            ) from error
         _check_digest(text, record, tensors)
         for name, tensor in tensors.items():
             if tensor.is_floating_point() and not bool(tensor.isfinite().all()):
-                came = "holds NaN or infinity"
-                raise damaged(f"tensor {short(name)}", came, "finite numbers were expected")
+                raise ModelFileError(
+                    f"tensor {short(name)}",
+                    got="holds NaN or infinity",
+                    expected="finite numbers were expected",
+                )
         return _upgraded(record, tensors)
 
 
@@ -108,22 +115,33 @@ def pack(document: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> bytes:
         "versions": {"condens": __version__, "torch": str(torch.__version__)},
     }
     if len(plain) > MOST_TENSORS:
-        came, expected = f"has {len(plain)} tensors", f"at most {MOST_TENSORS} go into a file"
-        raise ArgumentError(message("model", came, expected, "Save it in parts."))
+        raise ArgumentError(
+            "model",
+            got=f"has {len(plain)} tensors",
+            expected=f"at most {MOST_TENSORS} go into a file",
+            fix="Save it in parts.",
+        )
     try:
         check_depth("document", record)
         _check_keys(record)
         text = canonical(record)
         text = canonical({**record, "sha256": _digest(text, plain)})
     except (TypeError, ValueError, RecursionError, ModelFileError) as error:
-        came, expected = f"cannot be JSON ({error})", "a file holds JSON and tensors"
-        remedy = "Use numbers that are finite, strings, lists and dictionaries of them."
-        raise ArgumentError(message("document", came, expected, remedy)) from error
+        raise ArgumentError(
+            "document",
+            got=f"cannot be JSON ({error})",
+            expected="a file holds JSON and tensors",
+            fix="Use numbers that are finite, strings, lists and dictionaries of them.",
+        ) from error
     data: bytes = safetensors.torch.save(plain, metadata={"condens": text})
     length = int.from_bytes(data[:8], "little")
     if length > LARGEST_HEADER:
-        came, expected = "is too large", f"at most {LARGEST_HEADER} bytes go before the tensors"
-        raise ArgumentError(message("document", came, expected, "Keep less in it."))
+        raise ArgumentError(
+            "document",
+            got="is too large",
+            expected=f"at most {LARGEST_HEADER} bytes go before the tensors",
+            fix="Keep less in it.",
+        )
     try:
         check_count("document", data[8 : 8 + length])
     except ModelFileError as error:
@@ -146,22 +164,33 @@ def _check_keys(value: Any) -> None:
 def _plain(name: str, tensor: Tensor) -> Tensor:
     """Return a copy that shares no memory, checked to be one that a file can hold."""
     if not isinstance(tensor, Tensor) or tensor.dtype not in DTYPES.values():
-        came = f"is {getattr(tensor, 'dtype', type(tensor).__name__)}"
-        expected = "a file holds tensors of real numbers"
-        remedy = "Keep other things out of the model's state."
-        raise ArgumentError(message(name, came, expected, remedy))
+        raise ArgumentError(
+            name,
+            got=f"is {getattr(tensor, 'dtype', type(tensor).__name__)}",
+            expected="a file holds tensors of real numbers",
+            fix="Keep other things out of the model's state.",
+        )
     if tensor.is_meta or tensor.layout != torch.strided:
-        came = "has no memory" if tensor.is_meta else f"is {tensor.layout}"
-        remedy = "Make it a dense tensor with values first."
-        raise ArgumentError(message(name, came, "a file holds numbers one by one", remedy))
+        raise ArgumentError(
+            name,
+            got="has no memory" if tensor.is_meta else f"is {tensor.layout}",
+            expected="a file holds numbers one by one",
+            fix="Make it a dense tensor with values first.",
+        )
     # The format's own word, and letters that no encoding has.
     if name == "__metadata__" or name != name.encode(errors="ignore").decode():
-        came, expected = f"has the name {name!r}", "a file cannot hold it under that"
-        raise ArgumentError(message("a tensor", came, expected, "Rename it."))
+        raise ArgumentError(
+            "a tensor",
+            got=f"has the name {name!r}",
+            expected="a file cannot hold it under that",
+            fix="Rename it.",
+        )
     if tensor.is_floating_point() and not bool(tensor.isfinite().all()):
-        remedy = "Train again from finite weights; keep masks out of the state (persistent=False)."
         raise NotFiniteError(
-            message(name, "holds NaN or infinity", "a model is saved with finite numbers", remedy)
+            name,
+            got="holds NaN or infinity",
+            expected="a model is saved with finite numbers",
+            fix="Train again from finite weights; keep masks out of the state (persistent=False).",
         )
     return tensor.detach().to("cpu", copy=True, memory_format=torch.contiguous_format)
 
@@ -170,15 +199,19 @@ def _target(path: Path) -> Path:
     """Return the regular file to write, which need not exist yet."""
     fault = cannot_hold(path)
     if fault is not None:
-        raise damaged("the path", *fault)
+        raise ModelFileError("the path", **fault)
     return path.resolve()
 
 
 def _open(path: Path) -> BufferedReader:
     mode = path.stat().st_mode
     if not stat.S_ISREG(mode):
-        came = "is a directory" if stat.S_ISDIR(mode) else "is a device, a pipe or a socket"
-        raise damaged("the path", came, "a regular file was expected", "Name a model file.")
+        raise ModelFileError(
+            "the path",
+            got="is a directory" if stat.S_ISDIR(mode) else "is a device, a pipe or a socket",
+            expected="a regular file was expected",
+            fix="Name a model file.",
+        )
     return os.fdopen(open_regular(path), "rb")
 
 
@@ -189,10 +222,16 @@ def _header(file: BufferedReader) -> tuple[Document, int]:
     _refuse_pickle(start)
     length = int.from_bytes(start[:8], "little")
     if size < 10:
-        raise damaged("the file", f"has {size} bytes", "a model file was expected")
+        raise ModelFileError(
+            "the file", got=f"has {size} bytes", expected="a model file was expected"
+        )
     if not 2 <= length <= min(LARGEST_HEADER, size - 8):
-        came, expected = f"is said to have {length} bytes", f"2 to {LARGEST_HEADER} were expected"
-        raise damaged("its header", came, f"{expected} in a file of {size}")
+        expected = f"2 to {LARGEST_HEADER} were expected"
+        raise ModelFileError(
+            "its header",
+            got=f"is said to have {length} bytes",
+            expected=f"{expected} in a file of {size}",
+        )
     text = start[8:] + file.read(length - 1)
     return parse("its header", text), size - 8 - length
 
@@ -201,10 +240,12 @@ def _refuse_pickle(start: bytes) -> None:
     # A length may begin with the same bytes; then a brace follows it.
     pickled = start[:1] == b"\x80" and start[1:2] in (b"\2", b"\3", b"\4", b"\5")
     if start[8:] != b"{" and (pickled or start.startswith(b"PK")):
-        came = "is a pickle" if pickled else "is a zip file, as torch.save makes them of pickles"
-        expected = "a pickle could run code when it is opened, and condens opens none"
-        remedy = "Load it where it was made, and save it with condens.persistence.save."
-        raise damaged("the file", came, expected, remedy)
+        raise ModelFileError(
+            "the file",
+            got="is a pickle" if pickled else "is a zip file, as torch.save makes them of pickles",
+            expected="a pickle could run code when it is opened, and condens opens none",
+            fix="Load it where it was made, and save it with condens.persistence.save.",
+        )
 
 
 def _record(header: Document) -> tuple[str, Document]:
@@ -212,18 +253,28 @@ def _record(header: Document) -> tuple[str, Document]:
     metadata = header.pop("__metadata__", None)
     text = metadata.get("condens") if isinstance(metadata, dict) else None
     if not isinstance(text, str):
-        came, expected = "has no entry of condens", "a model of condens was expected"
-        raise damaged("its header", came, expected, "Name a file that condens saved.")
+        raise ModelFileError(
+            "its header",
+            got="has no entry of condens",
+            expected="a model of condens was expected",
+            fix="Name a file that condens saved.",
+        )
     record = parse("the entry of condens", text)
     version = record.get("format")
     if type(version) is int and version > FORMAT:
-        came = f"has format {short(version)}, made by a newer condens"
-        expected = f"condens {__version__} reads formats up to {FORMAT}"
-        raise damaged("the file", came, expected, "Upgrade condens.")
+        raise ModelFileError(
+            "the file",
+            got=f"has format {short(version)}, made by a newer condens",
+            expected=f"condens {__version__} reads formats up to {FORMAT}",
+            fix="Upgrade condens.",
+        )
     fields = {"document": dict, "format": int, "sha256": str, "versions": dict}
     if {name: type(value) for name, value in record.items()} != fields:
-        came, expected = f"holds {short(sorted(record))}", f"{', '.join(fields)} were expected"
-        raise damaged("the entry of condens", came, expected)
+        raise ModelFileError(
+            "the entry of condens",
+            got=f"holds {short(sorted(record))}",
+            expected=f"{', '.join(fields)} were expected",
+        )
     return text, record
 
 
@@ -232,13 +283,21 @@ def _tensor(entry: Entry, file: BufferedReader) -> Tensor:
     try:
         tensor = torch.empty(entry.shape, dtype=entry.dtype, device="cpu")
     except (RuntimeError, MemoryError) as error:
-        came, expected = f"needs {entry.end - entry.begin} bytes", "there is less memory"
-        raise damaged(owner, came, expected, "Free some, or use a larger machine.") from error
+        raise ModelFileError(
+            owner,
+            got=f"needs {entry.end - entry.begin} bytes",
+            expected="there is less memory",
+            fix="Free some, or use a larger machine.",
+        ) from error
     data = _bytes(tensor)
     if file.readinto(data.numpy().data) != len(data):
-        raise damaged(owner, "ends before its last byte", "the whole of it was expected")
+        raise ModelFileError(
+            owner, got="ends before its last byte", expected="the whole of it was expected"
+        )
     if entry.dtype == torch.bool and bool((data > 1).any()):
-        raise damaged(owner, "holds a byte other than 0 and 1", "truth values were expected")
+        raise ModelFileError(
+            owner, got="holds a byte other than 0 and 1", expected="truth values were expected"
+        )
     return tensor
 
 
@@ -262,15 +321,22 @@ def _check_digest(text: str, record: Document, tensors: Tensors) -> None:
     except ValueError:  # a number too large for a double
         same = False
     if not same:
-        came, expected = "has changed since it was saved", "its SHA-256 was expected to agree"
-        raise damaged("the file", came, expected)
+        raise ModelFileError(
+            "the file",
+            got="has changed since it was saved",
+            expected="its SHA-256 was expected to agree",
+        )
 
 
 def _upgraded(record: Document, tensors: Tensors) -> tuple[Document, Tensors]:
     document = record["document"]
     for version in range(record["format"], FORMAT):
         if version not in UPGRADES:
-            came, expected = f"has format {short(version)}", "this condens cannot upgrade that"
-            raise damaged("the file", came, expected, "Open it with the condens that made it.")
+            raise ModelFileError(
+                "the file",
+                got=f"has format {short(version)}",
+                expected="this condens cannot upgrade that",
+                fix="Open it with the condens that made it.",
+            )
         document, tensors = UPGRADES[version](document, tensors)
     return document, tensors

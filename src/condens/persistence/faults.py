@@ -5,14 +5,7 @@ import reprlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from condens.errors import ModelFileError, message
-
-_RESTORE = "Restore the file from a copy, or save the model again."
-
-
-def damaged(argument: str, came: str, expected: str, remedy: str = _RESTORE) -> ModelFileError:
-    """Return the error for a part of a file; `naming` adds the file."""
-    return ModelFileError(message(argument, came, expected, remedy))
+from condens.errors import ModelFileError
 
 
 def short(value: object) -> str:

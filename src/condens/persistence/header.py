@@ -7,7 +7,8 @@ from typing import Any, NamedTuple
 
 import torch
 
-from condens.persistence.faults import damaged, reason, short
+from condens.errors import ModelFileError
+from condens.persistence.faults import reason, short
 
 DTYPES = {
     "F64": torch.float64,
@@ -56,9 +57,13 @@ def parse(what: str, text: str | bytes) -> dict[str, Any]:
     try:
         value = json.loads(text, object_pairs_hook=_unique, parse_constant=_refused)
     except (ValueError, RecursionError) as error:
-        raise damaged(what, f"cannot be read ({reason(error)})", "JSON was expected") from error
+        raise ModelFileError(
+            what, got=f"cannot be read ({reason(error)})", expected="JSON was expected"
+        ) from error
     if not isinstance(value, dict):
-        raise damaged(what, f"is {type(value).__name__}", "a JSON object was expected")
+        raise ModelFileError(
+            what, got=f"is {type(value).__name__}", expected="a JSON object was expected"
+        )
     check_depth(what, value)
     return value
 
@@ -69,7 +74,9 @@ def check_count(what: str, text: str | bytes) -> None:
     data = text if isinstance(text, bytes) else text.encode("utf-8", "surrogatepass")
     count = sum(map(data.count, (b"[", b"{", b",")))
     if count > MOST_VALUES:
-        raise damaged(what, f"holds about {count} values", f"{MOST_VALUES} at most are read")
+        raise ModelFileError(
+            what, got=f"holds about {count} values", expected=f"{MOST_VALUES} at most are read"
+        )
 
 
 def check_depth(what: str, value: Any) -> None:
@@ -80,42 +87,66 @@ def check_depth(what: str, value: Any) -> None:
         level = [v for v in chain.from_iterable(children) if isinstance(v, dict | list | tuple)]
         if not level:
             return
-    raise damaged(what, f"is nested deeper than {DEEPEST} levels", "less was expected")
+    raise ModelFileError(
+        what, got=f"is nested deeper than {DEEPEST} levels", expected="less was expected"
+    )
 
 
 def entries(header: dict[str, Any], size: int) -> list[Entry]:
     """Return the tensors of a header in the order they lie in, checked to fill `size` bytes."""
     if len(header) > MOST_TENSORS:
-        came, expected = f"tells of {len(header)} tensors", f"{MOST_TENSORS} at most are read"
-        raise damaged("its header", came, expected)
+        raise ModelFileError(
+            "its header",
+            got=f"tells of {len(header)} tensors",
+            expected=f"{MOST_TENSORS} at most are read",
+        )
     listed = sorted(_entry(name, value) for name, value in header.items())
     position = 0
     for entry in listed:
         if entry.begin != position:
-            came = f"begins at byte {short(entry.begin)} of the data"
-            raise damaged(f"tensor {short(entry.name)}", came, f"{position} was expected")
+            raise ModelFileError(
+                f"tensor {short(entry.name)}",
+                got=f"begins at byte {short(entry.begin)} of the data",
+                expected=f"{position} was expected",
+            )
         position = entry.end
     if position != size:
-        raise damaged("the file", f"has {size} bytes of data", f"its header tells of {position}")
+        raise ModelFileError(
+            "the file", got=f"has {size} bytes of data", expected=f"its header tells of {position}"
+        )
     return listed
 
 
 def _entry(name: str, value: Any) -> Entry:
     owner = f"tensor {short(name)}"
     if not isinstance(value, dict) or value.keys() != {"dtype", "shape", "data_offsets"}:
-        raise damaged(owner, f"is {short(value)}", "dtype, shape and data_offsets were expected")
+        raise ModelFileError(
+            owner, got=f"is {short(value)}", expected="dtype, shape and data_offsets were expected"
+        )
     kind, shape, offsets = value["dtype"], value["shape"], value["data_offsets"]
     if not isinstance(kind, str) or kind not in DTYPES:
-        raise damaged(owner, f"has dtype {short(kind)}", f"one of {', '.join(DTYPES)} was expected")
+        raise ModelFileError(
+            owner,
+            got=f"has dtype {short(kind)}",
+            expected=f"one of {', '.join(DTYPES)} was expected",
+        )
     if not _whole(shape) or len(shape) > MOST_AXES:
-        raise damaged(owner, f"has shape {short(shape)}", "sizes of at least 0 were expected")
+        raise ModelFileError(
+            owner, got=f"has shape {short(shape)}", expected="sizes of at least 0 were expected"
+        )
     if math.prod(max(n, 1) for n in shape) > MOST_ELEMENTS:
-        raise damaged(owner, f"has shape {short(shape)}", "no file holds so many numbers")
+        raise ModelFileError(
+            owner, got=f"has shape {short(shape)}", expected="no file holds so many numbers"
+        )
     if not _whole(offsets) or len(offsets) != 2:
-        raise damaged(owner, f"has offsets {short(offsets)}", "a begin and an end were expected")
+        raise ModelFileError(
+            owner, got=f"has offsets {short(offsets)}", expected="a begin and an end were expected"
+        )
     (begin, end), count = offsets, math.prod(shape) * DTYPES[kind].itemsize
     if end - begin != count:
-        raise damaged(owner, f"has {short(end - begin)} bytes", f"its shape needs {count}")
+        raise ModelFileError(
+            owner, got=f"has {short(end - begin)} bytes", expected=f"its shape needs {count}"
+        )
     return Entry(begin, end, name, DTYPES[kind], shape)
 
 

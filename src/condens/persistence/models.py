@@ -7,10 +7,10 @@ from typing import Any, ClassVar, Protocol, Self, runtime_checkable
 
 from torch import Tensor
 
-from condens.errors import ArgumentError, CondensError, message
+from condens.errors import ArgumentError, CondensError, ModelFileError
 from condens.nn import DensityNetwork
 from condens.persistence.container import read, write
-from condens.persistence.faults import damaged, naming, reason, short
+from condens.persistence.faults import naming, reason, short
 from condens.persistence.networks import Backbone, network_document, network_from
 
 # Where the models of a kind live that this layer cannot import: module and class, a `Storable`.
@@ -70,8 +70,12 @@ def save(
     elif isinstance(model, Storable) and kind in _STORABLE:
         document, tensors = model.to_document()
     else:
-        came, expected = f"is {type(model).__name__}", "a network of condens.nn was expected"
-        raise ArgumentError(message("model", came, expected, "Pass the network itself."))
+        raise ArgumentError(
+            "model",
+            got=f"is {type(model).__name__}",
+            expected="a network of condens.nn was expected",
+            fix="Pass the network itself.",
+        )
     write(path, {"training": dict(training or {}), **document, "kind": kind}, tensors)
 
 
@@ -92,20 +96,30 @@ def load(path: str | os.PathLike[str], *, backbone: Backbone | None = None) -> A
         kind = document.get("kind")
         if kind == "network":
             if document.keys() != {"kind", "network", "training"}:
-                came = f"has {short(sorted(document))}"
-                raise damaged("its document", came, "kind, network and training were expected")
+                raise ModelFileError(
+                    "its document",
+                    got=f"has {short(sorted(document))}",
+                    expected="kind, network and training were expected",
+                )
             return network_from(document["network"], tensors, backbone=backbone)
         if not isinstance(kind, str) or kind not in _STORABLE:
             known = ", ".join(("network", *_STORABLE))
-            came, expected = f"is {short(kind)}", f"this condens knows {known}"
-            raise damaged("its kind", came, expected, "Upgrade condens.")
+            raise ModelFileError(
+                "its kind",
+                got=f"is {short(kind)}",
+                expected=f"this condens knows {known}",
+                fix="Upgrade condens.",
+            )
         try:
             return _class_of(kind).from_document(document, tensors, backbone=backbone)
         except CondensError:
             raise
         except Exception as error:  # a document may be wrong in any way
-            came = f"cannot be that of a {kind} ({reason(error)})"
-            raise damaged("its document", came, "one that condens saved was expected") from error
+            raise ModelFileError(
+                "its document",
+                got=f"cannot be that of a {kind} ({reason(error)})",
+                expected="one that condens saved was expected",
+            ) from error
 
 
 def _class_of(kind: str) -> type[Storable]:
@@ -113,7 +127,10 @@ def _class_of(kind: str) -> type[Storable]:
     try:
         found: type[Storable] = getattr(import_module(module), name)
     except ImportError as error:
-        came, expected = f"is {kind!r}, which cannot be imported ({error})", f"{module} is needed"
-        remedy = "Install what it needs: pip install 'condens[sklearn]'."
-        raise damaged("its kind", came, expected, remedy) from error
+        raise ModelFileError(
+            "its kind",
+            got=f"is {kind!r}, which cannot be imported ({error})",
+            expected=f"{module} is needed",
+            fix="Install what it needs: pip install 'condens[sklearn]'.",
+        ) from error
     return found

@@ -13,12 +13,12 @@ import torch
 from torch import Tensor, nn
 
 from condens.dimensions import check_names
-from condens.errors import ArgumentError, message
+from condens.errors import ArgumentError, ModelFileError
 from condens.maps import MAPS, Map, map_from_dict
 from condens.nn import HEADS, DensityNetwork, Ensemble, MixtureNetwork
 from condens.nn.backbones import BACKBONES
 from condens.nn.scaling import EMPTY, ConditionScaling, Standardiser
-from condens.persistence.faults import damaged, reason, short
+from condens.persistence.faults import reason, short
 from condens.persistence.header import canonical
 
 Backbone = nn.Module | Callable[..., nn.Module]
@@ -41,8 +41,9 @@ def network_document(network: DensityNetwork) -> dict[str, Any]:
     own = {n: t for n, t in network.state_dict().items() if not n.startswith(custom)}
     fault = _difference(_build(document).state_dict(), own) or _bad_scale(network)
     if fault is not None:
-        remedy = "Save networks as condens makes them; what is special belongs in the backbone."
-        raise ArgumentError(message(*fault, remedy))
+        subject, got, expected = fault
+        fix = "Save networks as condens makes them; what is special belongs in the backbone."
+        raise ArgumentError(subject, got=got, expected=expected, fix=fix)
     return document
 
 
@@ -74,7 +75,7 @@ def network_from(
         expected |= module.state_dict(prefix=f"{place}.")
     fault = _difference(expected, own)
     if fault is not None:
-        raise damaged(*fault)
+        raise ModelFileError(fault[0], got=fault[1], expected=fault[2])
     network.load_state_dict({name: own[name] for name in network.state_dict()}, assign=True)
     for place, module in custom.items():
         module.load_state_dict(_below(place, own))
@@ -82,7 +83,7 @@ def network_from(
         network.set_submodule(place, module)
     fault = _bad_scale(network)
     if fault is not None:
-        raise damaged(*fault)
+        raise ModelFileError(fault[0], got=fault[1], expected=fault[2])
     return network.eval()
 
 
@@ -174,18 +175,27 @@ def _checked(document: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Dens
         # tensors of its own: what is built is no larger than what the file holds.
         most = left // 2 if name == "depth" else elements
         if not 0 <= value <= most or left < 0:
-            expected = f"the tensors of the file allow {most}"
-            raise damaged("its architecture", f"has {name} {short(value)}", expected)
+            raise ModelFileError(
+                "its architecture",
+                got=f"has {name} {short(value)}",
+                expected=f"the tensors of the file allow {most}",
+            )
         left -= 2 * value if name == "depth" else 4 if name == "components" else 0
     try:
         network = _build(document)
         again = canonical(_describe(network, made=True))
     except Exception as error:  # a constructor may refuse wrong values in any way
-        came = f"cannot be built ({reason(error)})"
-        raise damaged("its architecture", came, "one that condens knows was expected") from error
+        raise ModelFileError(
+            "its architecture",
+            got=f"cannot be built ({reason(error)})",
+            expected="one that condens knows was expected",
+        ) from error
     if again != canonical(document):
-        came = f"is {short(canonical(document))}"
-        raise damaged("its architecture", came, f"it would be written {short(again)}")
+        raise ModelFileError(
+            "its architecture",
+            got=f"is {short(canonical(document))}",
+            expected=f"it would be written {short(again)}",
+        )
     return network
 
 
@@ -215,8 +225,9 @@ def _custom_backbones(
     """Return one module, of the precision that is there, for each place that needs one."""
     places = _custom_places(document)
     if backbone is not None and not places:
-        came, expected = "was given", "the file knows its own"
-        raise ArgumentError(message("backbone", came, expected, "Leave it out."))
+        raise ArgumentError(
+            "backbone", got="was given", expected="the file knows its own", fix="Leave it out."
+        )
     made = {}
     for place in places:
         module = made[place] = _instance(backbone)
@@ -228,16 +239,22 @@ def _custom_backbones(
 
 def _instance(backbone: Backbone | None) -> nn.Module:
     if backbone is None:
-        came, expected = "is not one of condens", "a file holds only its weights"
-        remedy = "Pass backbone=, a function that makes one like it."
-        raise damaged("its backbone", came, expected, remedy)
+        raise ModelFileError(
+            "its backbone",
+            got="is not one of condens",
+            expected="a file holds only its weights",
+            fix="Pass backbone=, a function that makes one like it.",
+        )
     if isinstance(backbone, nn.Module):
         return copy.deepcopy(backbone)
     made = backbone() if callable(backbone) else backbone
     if not isinstance(made, nn.Module):
-        came, expected = f"gives {type(made).__name__}", "a torch.nn.Module was expected"
-        remedy = "Pass a module, or a function without arguments that returns one."
-        raise ArgumentError(message("backbone", came, expected, remedy))
+        raise ArgumentError(
+            "backbone",
+            got=f"gives {type(made).__name__}",
+            expected="a torch.nn.Module was expected",
+            fix="Pass a module, or a function without arguments that returns one.",
+        )
     return made
 
 
@@ -245,9 +262,12 @@ def _check_taken(place: str, module: nn.Module, tensors: Mapping[str, Tensor]) -
     # Two names of one tensor in the module can be two tensors in the file.
     for name, tensor in module.state_dict(prefix=f"{place}.").items():
         if not torch.equal(tensor, tensors[name]):
-            expected = "the given backbone keeps another value for it"
-            remedy = "Pass a backbone that shares tensors only as the one that was saved does."
-            raise damaged(f"tensor {short(name)}", "has a value of its own", expected, remedy)
+            raise ModelFileError(
+                f"tensor {short(name)}",
+                got="has a value of its own",
+                expected="the given backbone keeps another value for it",
+                fix="Pass a backbone that shares tensors only as the one that was saved does.",
+            )
 
 
 def _below(place: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -297,5 +317,9 @@ def _listed(names: tuple[str, ...] | None) -> list[str] | None:
 
 
 def _unknown(argument: str, came: object, expected: str) -> ArgumentError:
-    remedy = "Use one of these; what is special belongs in the backbone."
-    return ArgumentError(message(argument, f"is {type(came).__name__}", expected, remedy))
+    return ArgumentError(
+        argument,
+        got=f"is {type(came).__name__}",
+        expected=expected,
+        fix="Use one of these; what is special belongs in the backbone.",
+    )

@@ -20,7 +20,7 @@ import safetensors.torch
 from safetensors import SafetensorError
 from torch import Tensor
 
-from condens.errors import RunDirectoryError, message
+from condens.errors import RunDirectoryError
 from condens.files import append, open_regular, write_whole
 from condens.scalars import spelt
 
@@ -54,16 +54,22 @@ class RunDirectory:
             flags = os.O_RDWR | os.O_CREAT
             self._lock = open_regular(self.path / "lock", flags, follow=False)
         except (OSError, ValueError) as error:
-            came = f"cannot be a run directory ({getattr(error, 'strerror', None) or error})"
-            expected, remedy = "a run needs one of its own", "Name another place."
-            raise RunDirectoryError(message(str(self.path), came, expected, remedy)) from error
+            raise RunDirectoryError(
+                str(self.path),
+                got=f"cannot be a run directory ({getattr(error, 'strerror', None) or error})",
+                expected="a run needs one of its own",
+                fix="Name another place.",
+            ) from error
         try:
             _lock(self._lock)
         except OSError as error:
             self._unlock()
-            came, expected = "is being written by another process", "a run has one writer"
-            remedy = "Wait for it to end, stop it, or name another directory."
-            raise RunDirectoryError(message(str(self.path), came, expected, remedy)) from error
+            raise RunDirectoryError(
+                str(self.path),
+                got="is being written by another process",
+                expected="a run has one writer",
+                fix="Wait for it to end, stop it, or name another directory.",
+            ) from error
         try:
             self._remove(lambda _, part: part)
             self._next = 1 + max(self._numbers(), default=-1)
@@ -110,9 +116,12 @@ class RunDirectory:
                     return tensors, record["values"]
         if not numbers:
             return None
-        came, expected = "holds no state that is whole", "what was written has been changed"
-        remedy = "Restore the files from a copy, or begin again in another directory."
-        raise RunDirectoryError(message(str(self.path), came, expected, remedy))
+        raise RunDirectoryError(
+            str(self.path),
+            got="holds no state that is whole",
+            expected="what was written has been changed",
+            fix="Restore the files from a copy, or begin again in another directory.",
+        )
 
     def begin_log(self, lines: Iterable[dict[str, Any]]) -> None:
         """Write log.jsonl anew, without what a killed run logged and a resumed one will again."""
@@ -130,10 +139,12 @@ class RunDirectory:
             raise self._unwritable(error) from error
 
     def _unwritable(self, error: OSError) -> RunDirectoryError:
-        came = f"cannot be written ({error.strerror})"
-        expected = "a run keeps its state there; the one before is still good"
-        remedy = "Make room, and run again to go on from it."
-        return RunDirectoryError(message(str(self.path), came, expected, remedy))
+        return RunDirectoryError(
+            str(self.path),
+            got=f"cannot be written ({error.strerror})",
+            expected="a run keeps its state there; the one before is still good",
+            fix="Make room, and run again to go on from it.",
+        )
 
     def _unlock(self) -> None:
         if self._lock is not None:

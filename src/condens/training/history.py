@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
-from condens.errors import ArgumentError, message
+from condens.errors import ArgumentError
 from condens.scalars import as_real, as_whole, spelt, unspelt
 
 
@@ -114,8 +114,12 @@ class History:
 
 def _word(name: str, value: Any) -> str:
     if not isinstance(value, str):
-        came = f"is {type(value).__name__}"
-        raise ArgumentError(message(name, came, "text was expected", "Make it text."))
+        raise ArgumentError(
+            name,
+            got=f"is {type(value).__name__}",
+            expected="text was expected",
+            fix="Make it text.",
+        )
     return str(value)
 
 
@@ -125,8 +129,12 @@ def _number(name: str, value: Any) -> float:
 
 def _list(name: str, value: Any, each: Callable[[str, Any], Any]) -> list[Any]:
     if not isinstance(value, list | tuple):
-        came = f"is {type(value).__name__}"
-        raise ArgumentError(message(name, came, "a list was expected", "Make it one."))
+        raise ArgumentError(
+            name,
+            got=f"is {type(value).__name__}",
+            expected="a list was expected",
+            fix="Make it one.",
+        )
     return [each(name, part) for part in value]
 
 
@@ -152,7 +160,12 @@ def _read(kind: type[Epoch | History], values: Any) -> dict[str, Any]:
     """Return the fields of a record from what JSON held."""
     names = [f.name for f in fields(kind)]
     if not isinstance(values, Mapping) or values.keys() != set(names):
-        came = f"has {sorted(map(str, values))[:20]}" if isinstance(values, Mapping) else "is none"
-        expected = f"{', '.join(names)} were expected"
-        raise ArgumentError(message("history", came, expected, "Pass what as_dict returned."))
+        raise ArgumentError(
+            "history",
+            got=f"has {sorted(map(str, values))[:20]}"
+            if isinstance(values, Mapping)
+            else "is none",
+            expected=f"{', '.join(names)} were expected",
+            fix="Pass what as_dict returned.",
+        )
     return {f.name: _KINDS[f.type](f.name, values[f.name]) for f in fields(kind)}

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from condens.data import Rows
-from condens.errors import RunDirectoryError, message
+from condens.errors import RunDirectoryError
 from condens.nn import MLP, DensityNetwork, Head, TableMLP
 from condens.training.settings import Settings
 
@@ -51,8 +51,12 @@ def check_same(path: Path, theirs: Any, ours: Identity) -> None:
         came, expected = f"holds another network (see {layers[0]})", "a run keeps its network"
     else:
         came, expected = "holds a run on other data", "a run keeps its data"
-    remedy = "Use the same again to go on, or name another directory."
-    raise RunDirectoryError(message(str(path), came, expected, remedy))
+    raise RunDirectoryError(
+        str(path),
+        got=came,
+        expected=expected,
+        fix="Use the same again to go on, or name another directory.",
+    )
 
 
 def _form(network: DensityNetwork) -> dict[str, str]:

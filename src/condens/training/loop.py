@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn.utils import clip_grads_with_norm_
 
 from condens.data import Rows
-from condens.errors import ArgumentError, TrainingError, message
+from condens.errors import ArgumentError, TrainingError
 from condens.nn import DensityNetwork
 from condens.nn.randomness import drawing_from, draws_from_torch, torch_seeded_by
 from condens.training.batches import Batches, Noise, batch_size
@@ -292,9 +292,12 @@ class _Loop:
                     complete=self.batches.complete,
                 )
                 if not loss.requires_grad:
-                    came, expected = "has a loss without a gradient", "training follows it"
-                    remedy = "Let a parameter that the loss depends on require a gradient."
-                    raise ArgumentError(message("network", came, expected, remedy))
+                    raise ArgumentError(
+                        "network",
+                        got="has a loss without a gradient",
+                        expected="training follows it",
+                        fix="Let a parameter that the loss depends on require a gradient.",
+                    )
                 loss.backward()
         except DIVERGED:
             self._leave_out(math.nan)

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from condens.data import Rows
-from condens.errors import ArgumentError, message
+from condens.errors import ArgumentError
 from condens.functional.losses import report_printed_form, uniform_bound, weighted_bound
 from condens.kernels.passes import weighted_sum
 from condens.nn import DensityNetwork, Ensemble, MixtureNetwork
@@ -55,8 +55,12 @@ def _bound(
 ) -> Tensor:
     """Return a Jensen bound over the complete rows; the others wait for the exact loss."""
     if not isinstance(network.head, TriangularHead):
-        came, expected = f"is {name!r}", "there is none for heads of low rank"
-        raise ArgumentError(message("bound", came, expected, "Leave it out."))
+        raise ArgumentError(
+            "bound",
+            got=f"is {name!r}",
+            expected="there is none for heads of low rank",
+            fix="Leave it out.",
+        )
     whole = (~target.isnan().any(1)).nonzero().flatten()
     parameters = network.head.parameters_of(features[whole])
     each = _BOUNDS[name](target[whole], *parameters)

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from condens.errors import CondensError, RunDirectoryError, message
+from condens.errors import CondensError, RunDirectoryError
 from condens.training.history import History
 from condens.training.identity import Identity, check_same
 from condens.training.state import State, Tensors
@@ -90,6 +90,9 @@ def _wrong(state: State, values: Mapping[str, Any]) -> str | None:
 
 
 def _damaged(path: Path, fault: str) -> RunDirectoryError:
-    came, expected = f"holds a state that {fault}", "a run goes on from what condens wrote"
-    remedy = "Restore the files from a copy, or begin again in another directory."
-    return RunDirectoryError(message(str(path), came, expected, remedy))
+    return RunDirectoryError(
+        str(path),
+        got=f"holds a state that {fault}",
+        expected="a run goes on from what condens wrote",
+        fix="Restore the files from a copy, or begin again in another directory.",
+    )

@@ -15,7 +15,7 @@ import torch
 from torch import Generator, Tensor
 
 from condens.data import Rows
-from condens.errors import ArgumentError, KindError, message
+from condens.errors import ArgumentError, KindError
 from condens.nn import MixtureNetwork
 from condens.nn.randomness import loan, torch_seeded_by
 from condens.training.batches import Batches
@@ -108,8 +108,12 @@ def select(
     """
     settings = Settings.given(settings)
     if not isinstance(most, Integral) or most < 1:
-        came, expected = f"is {most!r}", "a whole number from 1 was expected"
-        raise ArgumentError(message("most", came, expected, "Change it."))
+        raise ArgumentError(
+            "most",
+            got=f"is {most!r}",
+            expected="a whole number from 1 was expected",
+            fix="Change it.",
+        )
     rows = Rows.given(data, "data").observed()
     held_out = None if validation is None else Rows.given(validation, "validation").observed()
     if held_out is None:
@@ -124,9 +128,12 @@ def select(
     with torch_seeded_by(generator) if seeded else nullcontext():
         network = make(int(most))
     if not isinstance(network, MixtureNetwork):
-        came, expected = f"returned a {type(network).__name__}", "a MixtureNetwork was expected"
-        remedy = "Return one, such as MixtureNetwork.of(conditions, targets, components=k)."
-        raise KindError(message("make", came, expected, remedy))
+        raise KindError(
+            "make",
+            got=f"returned a {type(network).__name__}",
+            expected="a MixtureNetwork was expected",
+            fix="Return one, such as MixtureNetwork.of(conditions, targets, components=k).",
+        )
     with interruption() as asked:
         chosen = _fewer(network, held_out, settings, fit, asked, generator)
     if asked.is_set():

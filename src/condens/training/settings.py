@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal
 
-from condens.errors import ArgumentError, message
+from condens.errors import ArgumentError
 from condens.scalars import as_choice, as_real, as_truth, as_whole, refused, spelt, unspelt
 
 Schedule = Literal["cosine", "plateau", "constant"]
@@ -92,13 +92,21 @@ class Settings:
     def from_dict(cls, values: Mapping[str, Any]) -> "Settings":
         """Return settings from `as_dict`; what is unknown is refused by name."""
         if not isinstance(values, Mapping):
-            came, expected = f"is {type(values).__name__}", "what as_dict returns was expected"
-            raise ArgumentError(message("settings", came, expected, "Pass a dictionary."))
+            raise ArgumentError(
+                "settings",
+                got=f"is {type(values).__name__}",
+                expected="what as_dict returns was expected",
+                fix="Pass a dictionary.",
+            )
         known = [field.name for field in fields(cls)]
         for name in values:
             if name not in known:
-                expected = f"the settings are {', '.join(sorted(known))}"
-                raise ArgumentError(message(name, "is no setting", expected, "Check its name."))
+                raise ArgumentError(
+                    name,
+                    got="is no setting",
+                    expected=f"the settings are {', '.join(sorted(known))}",
+                    fix="Check its name.",
+                )
         return cls(**{name: unspelt(value) for name, value in values.items()})
 
     @classmethod
@@ -120,9 +128,12 @@ expected. Pass Settings(epochs=5).
             remedy = f"Pass Settings({told if len(told) < 200 else '…'})."
         elif settings is cls:
             remedy = "Call it: Settings()."
-        came = "is the class" if settings is cls else f"is a {type(settings).__name__}"
-        expected = "condens.training.Settings was expected"
-        raise ArgumentError(message("settings", came, expected, remedy))
+        raise ArgumentError(
+            "settings",
+            got="is the class" if settings is cls else f"is a {type(settings).__name__}",
+            expected="condens.training.Settings was expected",
+            fix=remedy,
+        )
 
 
 Check = Callable[[str, Any], Any]

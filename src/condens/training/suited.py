@@ -2,7 +2,7 @@
 
 import math
 
-from condens.errors import ArgumentError, message
+from condens.errors import ArgumentError
 from condens.training.batches import batch_size
 from condens.training.settings import Settings
 
@@ -23,8 +23,12 @@ def suited_settings(rows: int) -> Settings:
     (250, 100)
     """
     if rows < 1:
-        came, expected = f"is {rows}", "at least 1 was expected"
-        raise ArgumentError(message("rows", came, expected, "Count those of the training."))
+        raise ArgumentError(
+            "rows",
+            got=f"is {rows}",
+            expected="at least 1 was expected",
+            fix="Count those of the training.",
+        )
     steps = math.ceil(rows / batch_size(Settings(), rows))
     epochs = min(max(STEPS // steps, FEWEST), MOST)
     noise = min(0.1, 2 / math.sqrt(rows))
