@@ -42,7 +42,7 @@ def draw(axes: Any, density: Any, point: Any, smoothness: float) -> None:
         (density.condition({TARGETS[0]: smoothness}), "tab:orange", "given the smoothness"),
     ):
         height = mixture.log_prob(grid).exp().reshape(200, 200).T
-        levels = [float(mixture.hpd_threshold(mass).value.exp()) for mass in (0.9, 0.5)]
+        levels = [float(mixture.hpd_threshold(coverage).value.exp()) for coverage in (0.9, 0.5)]
         axes.contour(x, y, height, levels=levels, colors=colour, linewidths=[1, 1.6])
         axes.plot([], [], color=colour, label=name)
     axes.plot(*point[PLANE], "k+", ms=12, label="the sample itself")

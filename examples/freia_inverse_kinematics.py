@@ -44,10 +44,10 @@ def subnet(inputs: int, outputs: int) -> nn.Module:
 class Posterior(nn.Module):
     """A mixture of the joints given the point, behind `couplings` of a flow."""
 
-    def __init__(self, couplings: int, components: int = 10, width: int = 64) -> None:
+    def __init__(self, couplings: int, n_components: int = 10, width: int = 64) -> None:
         super().__init__()
         self.backbone = MLP(2, width)
-        self.head = FullHead(self.backbone.features, 4, components)
+        self.head = FullHead(self.backbone.features, 4, n_components)
         self.block = GaussianMixtureBlock([(4,)], [])
         self.flow = SequenceINN(4)
         for _ in range(couplings):

@@ -61,7 +61,7 @@ def main() -> None:
     generator = torch.Generator().manual_seed(0)
     torch.manual_seed(0)
     network = MixtureNetwork(
-        Convolutions(), FullHead(128, 3, components=8), names=["x", "y", "radius"]
+        Convolutions(), FullHead(128, 3, n_components=8), names=["x", "y", "radius"]
     )
     data = rings(options.rows, generator)
     history = train(network, data, Settings(epochs=options.epochs))

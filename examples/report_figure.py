@@ -39,9 +39,9 @@ def draw_data(count: int, generator: torch.Generator) -> Tensor:
     return centre + along[:, None] * direction + bent[:, None] * normal
 
 
-def fit(data: Tensor, structure: str, steps: int = 1500) -> GaussianMixture:
+def fit(data: Tensor, covariance: str, steps: int = 1500) -> GaussianMixture:
     """Minimise the mean exact NLL of the data with Adam."""
-    size = packed_size(DIMENSIONS) if structure == "full" else DIMENSIONS
+    size = packed_size(DIMENSIONS) if covariance == "full" else DIMENSIONS
     logits = torch.zeros(COMPONENTS, requires_grad=True)
     # Means start on a small circle around the data's centre: distinct, and the same for both.
     turn = 2 * math.pi * torch.arange(COMPONENTS) / COMPONENTS
@@ -110,11 +110,11 @@ def main() -> None:
     generator = torch.Generator().manual_seed(0)
     training, held_out = draw_data(2000, generator), draw_data(20_000, generator)
     figure = Figure(figsize=(10, 5.5), layout="constrained")
-    for axes, structure in zip(figure.subplots(1, 2), ("full", "diagonal"), strict=True):
-        mixture = fit(training, structure)
+    for axes, covariance in zip(figure.subplots(1, 2), ("full", "diagonal"), strict=True):
+        mixture = fit(training, covariance)
         score = -mixture.log_prob(held_out).mean().item()
-        print(f"{COMPONENTS} {structure} components: held-out NLL {score:.3f} per point")
-        title = f"{COMPONENTS} components, {structure} covariance\nheld-out NLL {score:.3f}"
+        print(f"{COMPONENTS} {covariance} components: held-out NLL {score:.3f} per point")
+        title = f"{COMPONENTS} components, {covariance} covariance\nheld-out NLL {score:.3f}"
         draw(axes, mixture, training[:800], title)
     target = directory / "report_figure.png"
     save(figure, target)

@@ -55,7 +55,7 @@ def main() -> None:
     generator = torch.Generator().manual_seed(0)
     torch.manual_seed(0)
     names = ["amplitude", "frequency", "cosine", "sine"]
-    network = MixtureNetwork(Transformer(), FullHead(64, 4, components=8), names=names)
+    network = MixtureNetwork(Transformer(), FullHead(64, 4, n_components=8), names=names)
     history = train(network, signals(options.rows, generator), Settings(epochs=options.epochs))
     print(f"validation NLL {history.best_nll:.3f} after {len(history.epochs)} epochs")
     pairs, target = signals(1000, generator)

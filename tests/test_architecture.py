@@ -26,7 +26,7 @@ LAYERS = {
     "low_rank": (2, {"torch"}),
     "conformal": (2, {"torch"}),
     "support": (2, {"torch"}),
-    "maps": (2, {"torch"}),
+    "transforms": (2, {"torch"}),
     "map_choice": (2, {"torch"}),
     "moments": (2, {"torch"}),
     "mapped": (2, {"torch"}),

@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from reference import random_parameters
+from helpers.reference import random_parameters
 from torch.testing import assert_close
 
 from condens import GaussianMixture
@@ -23,14 +23,14 @@ from condens.functional import (
 
 
 def test_1_normaliser_has_the_power_of_the_dimensions_not_of_the_components():
-    dimensions, components = 2, 5
-    parameters = random_parameters((), components, dimensions, spread=1.0)
+    dimensions, n_components = 2, 5
+    parameters = random_parameters((), n_components, dimensions, spread=1.0)
     axis = torch.linspace(-30, 30, 601, dtype=torch.float64)
     log_density = log_prob(torch.cartesian_prod(axis, axis), *parameters)
     cell = (axis[1] - axis[0]) ** 2
     assert_close((log_density.exp().sum() * cell).item(), 1.0, rtol=0, atol=1e-9)
     # As printed: (2π)^K under the root in place of (2π)^D.
-    printed = log_density + 0.5 * (dimensions - components) * math.log(2 * math.pi)
+    printed = log_density + 0.5 * (dimensions - n_components) * math.log(2 * math.pi)
     assert abs((printed.exp().sum() * cell).item() - 1) > 0.9
 
 

@@ -5,7 +5,7 @@ import stat
 import sys
 
 import pytest
-import runs
+from helpers import runs
 
 from condens.files import append, open_regular, write_whole
 

@@ -19,17 +19,17 @@ class JointMixture:
         seed: int,
         conditions: int = 3,
         targets: int = 5,
-        components: int = 4,
+        n_components: int = 4,
         spread: float = 2.0,
     ) -> None:
         self.generator = Generator().manual_seed(seed)
         columns, options = conditions + targets, {"generator": self.generator}
-        root = torch.randn(components, columns, columns, dtype=torch.float64, **options)
+        root = torch.randn(n_components, columns, columns, dtype=torch.float64, **options)
         identity = torch.eye(columns, dtype=torch.float64)
         self.covariances = root @ root.mT / columns + 0.1 * identity
-        self.means = spread * torch.randn(components, columns, dtype=torch.float64, **options)
+        self.means = spread * torch.randn(n_components, columns, dtype=torch.float64, **options)
         self.log_weights = torch.log_softmax(
-            0.5 * torch.randn(components, dtype=torch.float64, **options), 0
+            0.5 * torch.randn(n_components, dtype=torch.float64, **options), 0
         )
         self.conditions = conditions
 

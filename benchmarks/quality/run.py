@@ -33,23 +33,23 @@ def joint(seed: int) -> None:
     problem = JointMixture(seed)
     data, test = problem.draw(10_000), problem.draw(20_000)
     truth = problem.log_prob(*test).mean()
-    for structure in ("full", "diagonal"):
+    for covariance in ("full", "diagonal"):
         start = time.perf_counter()
-        network = fit(*data, seed, structure=structure)
+        network = fit(*data, seed, covariance=covariance)
         seconds = time.perf_counter() - start
         each = score(network, *test)
         print(
-            f"joint mixture, seed {seed}, {structure}: KL {truth - each.mean():.4f}, "
+            f"joint mixture, seed {seed}, {covariance}: KL {truth - each.mean():.4f}, "
             f"worst row {each.min():.1f}, {seconds:.1f} s",
             flush=True,
         )
     start = time.perf_counter()
     torch.manual_seed(seed)
-    chosen = choose_components(lambda k: MixtureNetwork.of(3, 5, components=k), data)
+    chosen = choose_components(lambda k: MixtureNetwork.of(3, 5, n_components=k), data)
     seconds = time.perf_counter() - start
     each = score(chosen.network, *test)
     print(
-        f"joint mixture, seed {seed}, {chosen.network.head.components} components chosen: "
+        f"joint mixture, seed {seed}, {chosen.network.head.n_components} components chosen: "
         f"KL {truth - each.mean():.4f}, worst row {each.min():.1f}, {seconds:.1f} s",
         flush=True,
     )

@@ -56,14 +56,14 @@ class Problem:
     """Random target and parameters, in both layouts, and what is to be done with them."""
 
     def __init__(
-        self, batch: int, components: int, dimensions: int, *, diagonal: bool = False
+        self, batch: int, n_components: int, dimensions: int, *, diagonal: bool = False
     ) -> None:
         packed = dimensions if diagonal else dimensions * (dimensions + 1) // 2
         self.target = torch.randn(batch, dimensions)
         self.parameters = (
-            torch.randn(batch, components),
-            torch.randn(batch, components, dimensions),
-            0.1 / math.sqrt(dimensions) * torch.randn(batch, components, packed),
+            torch.randn(batch, n_components),
+            torch.randn(batch, n_components, dimensions),
+            0.1 / math.sqrt(dimensions) * torch.randn(batch, n_components, packed),
         )
 
     @property

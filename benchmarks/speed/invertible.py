@@ -19,13 +19,13 @@ SIZES = [(5, 2), (10, 4), (5, 10), (10, 20)]  # K, D
 ROWS = 1000
 
 
-def jobs(components: int, dimensions: int, *, watched: bool) -> dict[str, Callable[[], object]]:
+def jobs(n_components: int, dimensions: int, *, watched: bool) -> dict[str, Callable[[], object]]:
     """Return the reverse pass of both blocks, recorded by autograd if watched."""
     packed = dimensions * (dimensions + 1) // 2
-    weights = torch.softmax(torch.randn(ROWS, components), -1)
-    means = torch.randn(ROWS, components, dimensions, requires_grad=watched)
-    factors = (0.1 * torch.randn(ROWS, components, packed)).requires_grad_(watched)
-    noise, index = torch.randn(ROWS, dimensions), torch.randint(components, (ROWS,))
+    weights = torch.softmax(torch.randn(ROWS, n_components), -1)
+    means = torch.randn(ROWS, n_components, dimensions, requires_grad=watched)
+    factors = (0.1 * torch.randn(ROWS, n_components, packed)).requires_grad_(watched)
+    noise, index = torch.randn(ROWS, dimensions), torch.randint(n_components, (ROWS,))
     condition = [weights, means, factors, index]
     ours = GaussianMixtureBlock([(dimensions,)], [])
     theirs = GaussianMixtureModel([(dimensions,)], [])
@@ -47,12 +47,12 @@ def main() -> None:
     torch.manual_seed(0)
     print("| K | D | for gradients | condens (ms) | FrEIA (ms) | times |")
     print("|---|---|---|---|---|---|")
-    for components, dimensions in SIZES:
+    for n_components, dimensions in SIZES:
         for watched in (False, True):
-            best = best_times(jobs(components, dimensions, watched=watched), options.seconds)
+            best = best_times(jobs(n_components, dimensions, watched=watched), options.seconds)
             ours, theirs = 1e3 * best["condens"], 1e3 * best["FrEIA"]
             says = "yes" if watched else "no"
-            line = f"| {components} | {dimensions} | {says} | {ours:.3f} | {theirs:.1f} |"
+            line = f"| {n_components} | {dimensions} | {says} | {ours:.3f} | {theirs:.1f} |"
             print(f"{line} {theirs / ours:.0f} |")
 
 

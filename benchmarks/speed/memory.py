@@ -117,7 +117,7 @@ def _give_back_freed() -> None:
     mallopt(top_pad, 0)
 
 
-def _loss(name: str, batch: int, components: int, dimensions: int) -> Row:
+def _loss(name: str, batch: int, n_components: int, dimensions: int) -> Row:
     from contenders import OURS, Problem
 
     if name in OURS:  # spares the import of the peers
@@ -126,20 +126,20 @@ def _loss(name: str, batch: int, components: int, dimensions: int) -> Row:
         from peers import PEERS
 
         contender = PEERS[name]
-    problem = Problem(batch, components, dimensions)
+    problem = Problem(batch, n_components, dimensions)
     job = problem.job(contender)
     _give_back_freed()
     row = extra(job, Problem(2, 2, 2).job(contender))
     return row | {"profiled": profiled(job), "parameters": problem.bytes}
 
 
-def _head(name: str, batch: int, components: int, dimensions: int, features: int) -> Row:
+def _head(name: str, batch: int, n_components: int, dimensions: int, features: int) -> Row:
     from network import Head
 
     from condens.kernels.head import CHUNK
 
     chunked = name == "chunked"
-    head = Head(batch, components, dimensions, features)
+    head = Head(batch, n_components, dimensions, features)
     job = head.job(chunked=chunked)
     _give_back_freed()
     row = extra(job, Head(2, 2, 2, 2).job(chunked=chunked))

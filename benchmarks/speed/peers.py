@@ -38,8 +38,8 @@ def freia(target: Tensor, logits: Tensor, means: Tensor, factors: Tensor) -> Ten
     return block.nll_loss(weights, latent, log_jacobian).mean()
 
 
-def _torch(logits: Tensor, **components: Tensor) -> MixtureSameFamily:
-    normal = MultivariateNormal(**components, validate_args=False)
+def _torch(logits: Tensor, **n_components: Tensor) -> MixtureSameFamily:
+    normal = MultivariateNormal(**n_components, validate_args=False)
     return MixtureSameFamily(Categorical(logits=logits), normal, validate_args=False)
 
 
@@ -75,8 +75,8 @@ class _Given(nn.Module):
 class _GivenMDN(MultivariateGaussianMDN):
     """Sbi's mixture density network, whose layers are given their outputs."""
 
-    def __init__(self, components: int, dimensions: int) -> None:
-        super().__init__(dimensions, 1, 1, components)
+    def __init__(self, n_components: int, dimensions: int) -> None:
+        super().__init__(dimensions, 1, 1, n_components)
         self._hidden_net = nn.Identity()
         self._logits_layer, self._means_layer = _Given(), _Given()
         self._unconstrained_diagonal_layer = _Given()
@@ -114,14 +114,14 @@ def sbi_sample(logits: Tensor, means: Tensor, factors: Tensor, draws: int) -> Te
 
 
 @cache
-def _zuko_model(components: int, dimensions: int) -> GMM:
-    return GMM(dimensions, context=0, components=components)
+def _zuko_model(n_components: int, dimensions: int) -> GMM:
+    return GMM(dimensions, context=0, n_components=n_components)
 
 
 def _zuko_mixture(logits: Tensor, means: Tensor, factors: Tensor) -> Distribution:
-    components, dimensions = means.shape[-2:]
+    n_components, dimensions = means.shape[-2:]
     diagonal, strict = factors[..., :dimensions], factors[..., dimensions:]
-    return _zuko_model(components, dimensions)._forward_full(logits, means, diagonal, strict)
+    return _zuko_model(n_components, dimensions)._forward_full(logits, means, diagonal, strict)
 
 
 def zuko(target: Tensor, logits: Tensor, means: Tensor, factors: Tensor) -> Tensor:

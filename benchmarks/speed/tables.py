@@ -44,10 +44,10 @@ def growth(effort: Effort) -> dict[str, list[Row]]:
     """Measure loss and gradients against K and against b; `loss` has them against D."""
     ours = {name: OURS[name] for name in ("condens", "condens batch-last", "condens eager")}
     batch, seconds = effort.choose((256, 0.7), (1024, 4.0))
-    components = effort.choose((1, 5, 20), (1, 2, 5, 10, 20, 50))
+    n_components = effort.choose((1, 5, 20), (1, 2, 5, 10, 20, 50))
     batches = effort.choose((64, 512, 4096), (64, 256, 1024, 4096, 16384, 65536))
     return {
-        "K": _losses([(batch, k, 10) for k in components], ours, seconds),
+        "K": _losses([(batch, k, 10) for k in n_components], ours, seconds),
         "b": _losses([(b, 5, 10) for b in batches], ours, seconds),
     }
 
@@ -56,9 +56,9 @@ def _losses(sizes: Iterable[Size], ours: dict[str, Contender], seconds: float) -
     rows = []
     for size in sizes:
         problem, contenders = Problem(*size), dict(ours)
-        batch, components, dimensions = size
+        batch, n_components, dimensions = size
         # Peers keep a dozen dense copies: what would not fit is left out.
-        if batch * components * dimensions**2 < 6e7:
+        if batch * n_components * dimensions**2 < 6e7:
             contenders |= PEERS
         rows.append(_together(problem, contenders, seconds) | _sizes(size))
         _tell(rows[-1])
@@ -137,9 +137,9 @@ def bandwidth(effort: Effort) -> list[Row]:
     source = torch.randn(64_000_000)
     large = torch.empty_like(source)
     rows = []
-    for components in effort.choose((5,), (5, 20)):
+    for n_components in effort.choose((5,), (5, 20)):
         for dimensions in effort.choose((5, 10), (5, 10, 20)):
-            size = (4096, components, dimensions)
+            size = (4096, n_components, dimensions)
             problem = Problem(*size)
             jobs: dict[str, Job] = {
                 "large copy": lambda: large.copy_(source),

@@ -15,11 +15,11 @@ from typing import Any
 
 from condens import errors, functional
 from condens._version import __version__
-from condens.distribution import GaussianMixture
+from condens.distributions.gaussian import GaussianMixture
+from condens.distributions.low_rank import LowRankMixture
+from condens.distributions.transformed import TransformedMixture
 from condens.functional.estimates import Estimate
 from condens.functional.modes import Modes
-from condens.low_rank import LowRankMixture
-from condens.transformed import TransformedMixture
 
 __all__ = [
     "Estimate",
@@ -38,7 +38,7 @@ def __getattr__(name: str) -> Any:
     # Scikit-learn is imported by those who use it.
     if name == "MDNRegressor":
         try:
-            from condens.estimator import MDNRegressor
+            from condens.estimator.regressor import MDNRegressor
         except ModuleNotFoundError as error:
             if (error.name or "").partition(".")[0] != "sklearn":
                 raise

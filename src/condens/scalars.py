@@ -62,10 +62,10 @@ def as_real(
     return number
 
 
-def as_share(name: str, value: Any, *, fix: str = CHANGE) -> float:
+def as_fraction(name: str, value: Any, *, fix: str = CHANGE) -> float:
     """Return a share of a whole, from 0 to below 1.
 
-    >>> as_share("dropout", 0)
+    >>> as_fraction("dropout", 0)
     0.0
     """
     expected = "a share from 0 to below 1 was expected"

@@ -2,7 +2,7 @@ import math
 
 import pytest
 import torch
-from reference import STRUCTURES, random_parameters
+from helpers.reference import COVARIANCES, random_parameters
 from scipy import stats
 from torch.distributions import Independent, MultivariateNormal, Normal, kl_divergence
 from torch.testing import assert_close
@@ -11,9 +11,9 @@ from condens import GaussianMixture
 from condens.errors import NoClosedFormError
 
 
-def mixture_of(batch=(), components=3, dimensions=2, structure="full", seed=0, spread=1.0):
+def mixture_of(batch=(), n_components=3, dimensions=2, covariance="full", seed=0, spread=1.0):
     parameters = random_parameters(
-        batch, components, dimensions, structure=structure, seed=seed, spread=spread
+        batch, n_components, dimensions, covariance=covariance, seed=seed, spread=spread
     )
     return GaussianMixture(*parameters)
 
@@ -32,9 +32,9 @@ def seeded(seed=0):
     return torch.Generator().manual_seed(seed)
 
 
-@pytest.mark.parametrize("structure", STRUCTURES)
-def test_entropy_against_quadrature(structure):
-    mixture = mixture_of(structure=structure)
+@pytest.mark.parametrize("covariance", COVARIANCES)
+def test_entropy_against_quadrature(covariance):
+    mixture = mixture_of(covariance=covariance)
     exact = by_quadrature(lambda x: -mixture.log_prob(x).exp() * mixture.log_prob(x))
     value, error = mixture.entropy(n_samples=60_000, generator=seeded())
     assert 0 < error < 0.005
@@ -54,7 +54,7 @@ def test_entropy_is_exact_for_one_component_and_for_separate_ones():
 
 
 def test_kl_between_mixtures_against_quadrature():
-    p, q = mixture_of(seed=1), mixture_of(components=2, seed=2)
+    p, q = mixture_of(seed=1), mixture_of(n_components=2, seed=2)
     exact = by_quadrature(lambda x: p.log_prob(x).exp() * (p.log_prob(x) - q.log_prob(x)))
     value, error = p.kl_divergence(q, n_samples=60_000, generator=seeded())
     assert 0 < error < 0.05
@@ -95,7 +95,7 @@ def test_kl_broadcasts_batches():
 
 
 def test_torchs_kl_refuses_what_has_no_closed_form():
-    p, q = mixture_of(), mixture_of(components=1, seed=3)
+    p, q = mixture_of(), mixture_of(n_components=1, seed=3)
     for first, second in ((p, p), (p, q), (q, p), (normal_of(q), p), (p, normal_of(q))):
         with pytest.raises(NoClosedFormError, match=r"kl_divergence\(q\)"):
             kl_divergence(first, second)
@@ -156,22 +156,22 @@ def test_hpd_threshold_of_a_gaussian_has_a_closed_form(dimensions):
     """For one Gaussian the region is an ellipsoid: the level follows from χ²."""
     mixture = mixture_of((), 1, dimensions)
     peak = mixture.log_prob(mixture.mean)
-    for mass in (0.1, 0.5, 0.9, 0.99):
-        exact = peak - 0.5 * stats.chi2(dimensions).ppf(mass)
-        value, error = mixture.hpd_threshold(mass, n_samples=40_000, generator=seeded())
+    for coverage in (0.1, 0.5, 0.9, 0.99):
+        exact = peak - 0.5 * stats.chi2(dimensions).ppf(coverage)
+        value, error = mixture.hpd_threshold(coverage, n_samples=40_000, generator=seeded())
         assert abs(value - exact) < 5 * error
         assert error < 0.2
 
 
 def test_hpd_region_holds_its_mass():
     mixture = mixture_of((2,), 3, 2, spread=3.0)
-    for mass in (0.5, 0.9):
+    for coverage in (0.5, 0.9):
         fresh = mixture.sample((20_000,), generator=seeded(1))
-        inside = mixture.hpd_contains(fresh, mass, n_samples=20_000, generator=seeded(2))
+        inside = mixture.hpd_contains(fresh, coverage, n_samples=20_000, generator=seeded(2))
         assert inside.shape == (20_000, 2)
         # Two binomial errors: of the threshold and of the check.
-        error = math.sqrt(2 * mass * (1 - mass) / 20_000)
-        assert (inside.double().mean(0) - mass).abs().max() < 4.5 * error
+        error = math.sqrt(2 * coverage * (1 - coverage) / 20_000)
+        assert (inside.double().mean(0) - coverage).abs().max() < 4.5 * error
     assert mixture.hpd_contains(mixture.mode, 0.05).all()
     x = mixture.sample((2000,))
     level = mixture.hpd_threshold(0.7, n_samples=100, generator=seeded(3)).value

@@ -3,8 +3,8 @@
 import hypothesis
 import pytest
 import torch
+from helpers.reference import COVARIANCES
 from hypothesis import strategies as st
-from reference import STRUCTURES
 
 from condens.functional import log_prob, nll, responsibilities, unwhiten
 from condens.functional.triangular import packed_size
@@ -18,22 +18,24 @@ CASES = {
 }
 
 
-def case(log_diagonals, distance, dimensions, structure, logit=1e4, components=4):
+def case(log_diagonals, distance, dimensions, covariance, logit=1e4, n_components=4):
     """Return float32 arguments with every target `distance` σ from a component's mean."""
     lowest, highest = log_diagonals
     rows = 16
-    size = packed_size(dimensions) if structure == "full" else dimensions
-    factors = torch.randn(rows, components, size) / dimensions**0.5
-    factors[..., :dimensions] = torch.empty(rows, components, dimensions).uniform_(lowest, highest)
+    size = packed_size(dimensions) if covariance == "full" else dimensions
+    factors = torch.randn(rows, n_components, size) / dimensions**0.5
+    factors[..., :dimensions] = torch.empty(rows, n_components, dimensions).uniform_(
+        lowest, highest
+    )
     if size > dimensions:
         # Correlations of order one: an entry has the unit of its column's dimension.
         _, column = torch.triu_indices(dimensions, dimensions, 1)
         factors[..., dimensions:] *= factors[..., column].exp()
-    direction = torch.nn.functional.normalize(torch.randn(rows, components, dimensions), dim=-1)
+    direction = torch.nn.functional.normalize(torch.randn(rows, n_components, dimensions), dim=-1)
     # The target is the origin: elsewhere float32 cannot even hold x − μ = exp(−20).
     target = torch.zeros(rows, dimensions)
     means = -unwhiten((distance * direction).double(), factors.double()).float()
-    logits = logit * torch.linspace(-1, 1, components).expand(rows, -1)
+    logits = logit * torch.linspace(-1, 1, n_components).expand(rows, -1)
     return target, logits.clone(), means, factors
 
 
@@ -59,16 +61,16 @@ def units(factors, dimensions):
     return heaviest, 1.0, scale, torch.cat([torch.ones_like(scale), strict], -1)
 
 
-@pytest.mark.parametrize("structure", STRUCTURES)
+@pytest.mark.parametrize("covariance", COVARIANCES)
 @pytest.mark.parametrize("dimensions", [1, 5, 50])
 @pytest.mark.parametrize("distance", [1.0, 30.0, 1e3])
 @pytest.mark.parametrize("logit", [1.0, 1e4])
 @pytest.mark.parametrize("name", CASES)
 def test_float32_loss_and_gradients_are_those_of_float64(
-    name, logit, distance, dimensions, structure
+    name, logit, distance, dimensions, covariance
 ):
     """All components are equally far: with logits of one they compete, at energies of 5e5."""
-    arguments = case(CASES[name], distance, dimensions, structure, logit)
+    arguments = case(CASES[name], distance, dimensions, covariance, logit)
     expected, expected_gradients = loss_and_gradients([a.double() for a in arguments])
     # The eager kernel sums in float32: it decides between equals at 30 σ, not at 1000.
     losses = [lambda *a: -log_prob(*a)]
@@ -84,10 +86,10 @@ def test_float32_loss_and_gradients_are_those_of_float64(
             assert relative_error(gradient, reference, unit) < 1e-3
 
 
-@pytest.mark.parametrize("structure", STRUCTURES)
+@pytest.mark.parametrize("covariance", COVARIANCES)
 @pytest.mark.parametrize("far", [1e20, 1e30, 3e38, float("inf")])
-def test_beyond_float32_is_minus_infinity_with_a_finite_gradient(far, structure):
-    target, logits, means, factors = case((0.0, 0.0), 1.0, 3, structure, logit=1.0)
+def test_beyond_float32_is_minus_infinity_with_a_finite_gradient(far, covariance):
+    target, logits, means, factors = case((0.0, 0.0), 1.0, 3, covariance, logit=1.0)
     target[:, 1] = far
     arguments = [t.requires_grad_() for t in (target, logits, means, factors)]
     value = log_prob(*arguments)
@@ -98,9 +100,9 @@ def test_beyond_float32_is_minus_infinity_with_a_finite_gradient(far, structure)
     torch.testing.assert_close(share, torch.softmax(logits, -1))
 
 
-@pytest.mark.parametrize("structure", STRUCTURES)
-def test_one_lost_component_does_not_spoil_the_others(structure):
-    target, logits, means, factors = case((0.0, 0.0), 1.0, 3, structure, logit=1.0)
+@pytest.mark.parametrize("covariance", COVARIANCES)
+def test_one_lost_component_does_not_spoil_the_others(covariance):
+    target, logits, means, factors = case((0.0, 0.0), 1.0, 3, covariance, logit=1.0)
     expected = log_prob(target, logits[:, 1:], means[:, 1:], factors[:, 1:])
     share = torch.log_softmax(logits, -1)[:, 1:].logsumexp(-1)
     with torch.no_grad():
@@ -134,24 +136,24 @@ def test_autocast_does_not_touch_the_likelihood():
         torch.testing.assert_close(log_prob(target, logits, means, factors), expected)
 
 
-@pytest.mark.parametrize("structure", STRUCTURES)
+@pytest.mark.parametrize("covariance", COVARIANCES)
 @pytest.mark.parametrize("position", range(4))
-def test_nan_is_not_hidden(position, structure):
-    arguments = case((0.0, 0.0), 1.0, 3, structure)
+def test_nan_is_not_hidden(position, covariance):
+    arguments = case((0.0, 0.0), 1.0, 3, covariance)
     arguments[position][3, ..., 1] = torch.nan
     assert log_prob(*arguments).isnan().nonzero().tolist() == [[3]]
 
 
 @hypothesis.given(
     st.integers(0, 2**31),
-    st.sampled_from(STRUCTURES),
+    st.sampled_from(COVARIANCES),
     st.floats(-300, 300),
     st.floats(0, 38),
     st.floats(-6, 6),
 )
-def test_never_nan(seed, structure, log_diagonal, log_distance, log_logit):
+def test_never_nan(seed, covariance, log_diagonal, log_distance, log_logit):
     generator = torch.Generator().manual_seed(seed)
-    size = 6 if structure == "full" else 3
+    size = 6 if covariance == "full" else 3
     factors = torch.randn(5, 2, size, generator=generator)
     factors[..., :3] += log_diagonal
     means = 10**log_distance * torch.randn(5, 2, 3, generator=generator)

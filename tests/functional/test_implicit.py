@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 import torch
-from reference import STRUCTURES, condition, dense, marginal, random_parameters
+from helpers.reference import COVARIANCES, condition, dense, marginal, random_parameters
 from scipy import stats
 from torch.testing import assert_close
 
@@ -21,11 +21,11 @@ def inverse_rosenblatt(levels, *parameters):
     return x
 
 
-@pytest.mark.parametrize("structure", STRUCTURES)
-@pytest.mark.parametrize("components", [1, 3])
+@pytest.mark.parametrize("covariance", COVARIANCES)
+@pytest.mark.parametrize("n_components", [1, 3])
 @pytest.mark.parametrize("dimensions", [1, 2, 5])
-def test_conditional_cdfs_against_dense_conditionals(dimensions, components, structure):
-    parameters = random_parameters((), components, dimensions, structure=structure)
+def test_conditional_cdfs_against_dense_conditionals(dimensions, n_components, covariance):
+    parameters = random_parameters((), n_components, dimensions, covariance=covariance)
     twin = dense(*parameters)
     x = torch.randn(6, dimensions, dtype=torch.float64)
     ours = conditional_cdfs(x, *parameters)
@@ -41,11 +41,11 @@ def test_conditional_cdfs_against_dense_conditionals(dimensions, components, str
             np.testing.assert_allclose(ours[n, i], expected, rtol=1e-9, atol=1e-12)
 
 
-@pytest.mark.parametrize("structure", STRUCTURES)
-@pytest.mark.parametrize("components", [1, 3])
+@pytest.mark.parametrize("covariance", COVARIANCES)
+@pytest.mark.parametrize("n_components", [1, 3])
 @pytest.mark.parametrize("dimensions", [1, 2, 4])
-def test_gradient_against_finite_differences_of_the_inverse(dimensions, components, structure):
-    parameters = random_parameters((), components, dimensions, structure=structure, spread=1.0)
+def test_gradient_against_finite_differences_of_the_inverse(dimensions, n_components, covariance):
+    parameters = random_parameters((), n_components, dimensions, covariance=covariance, spread=1.0)
     levels = torch.rand(5, dimensions, dtype=torch.float64) * 0.9 + 0.05
     x = inverse_rosenblatt(levels, *parameters)
     assert_close(conditional_cdfs(x, *parameters), levels, rtol=1e-12, atol=1e-12)
@@ -71,9 +71,9 @@ def test_gradient_against_finite_differences_of_the_inverse(dimensions, componen
             assert_close(gradient[index], slope, rtol=1e-6, atol=1e-7)
 
 
-@pytest.mark.parametrize("structure", STRUCTURES)
-def test_second_derivatives_are_those_of_the_inverse(structure):
-    parameters = random_parameters((), 2, 2, structure=structure, spread=1.0)
+@pytest.mark.parametrize("covariance", COVARIANCES)
+def test_second_derivatives_are_those_of_the_inverse(covariance):
+    parameters = random_parameters((), 2, 2, covariance=covariance, spread=1.0)
     levels = torch.tensor([[0.3, 0.6], [0.8, 0.2]], dtype=torch.float64)
     inputs = [t.requires_grad_() for t in (levels, *parameters)]
 

@@ -2,7 +2,7 @@ import math
 
 import pytest
 import torch
-from reference import STRUCTURES, random_parameters
+from helpers.reference import COVARIANCES, random_parameters
 from torch.testing import assert_close
 
 from condens.functional import (
@@ -17,14 +17,14 @@ from condens.functional import (
 LOSSES = [nll, weighted_bound, uniform_bound, report_printed_form]
 
 
-def case(structure="full", components=4, dimensions=3):
-    parameters = random_parameters((200,), components, dimensions, structure=structure)
+def case(covariance="full", n_components=4, dimensions=3):
+    parameters = random_parameters((200,), n_components, dimensions, covariance=covariance)
     return 2 * torch.randn(200, dimensions, dtype=torch.float64), *parameters
 
 
-@pytest.mark.parametrize("structure", STRUCTURES)
-def test_definitions(structure):
-    x, logits, means, factors = case(structure)
+@pytest.mark.parametrize("covariance", COVARIANCES)
+def test_definitions(covariance):
+    x, logits, means, factors = case(covariance)
     weights = torch.softmax(logits, -1)
     density = component_log_prob(x, means, factors).exp()
     exact = -(weights * density).sum(-1).log()
@@ -38,11 +38,11 @@ def test_definitions(structure):
 
 
 @pytest.mark.parametrize("bound", [weighted_bound, uniform_bound])
-@pytest.mark.parametrize("structure", STRUCTURES)
-def test_bounds_hold_and_are_tight_for_one_component(bound, structure):
-    arguments = case(structure)
+@pytest.mark.parametrize("covariance", COVARIANCES)
+def test_bounds_hold_and_are_tight_for_one_component(bound, covariance):
+    arguments = case(covariance)
     assert (bound(*arguments) >= nll(*arguments) - 1e-9).all()
-    single = case(structure, components=1)
+    single = case(covariance, n_components=1)
     assert_close(bound(*single), nll(*single), rtol=1e-12, atol=1e-12)
 
 
@@ -53,9 +53,9 @@ def test_nll_is_minus_log_prob_per_row():
 
 
 @pytest.mark.parametrize("loss", LOSSES)
-@pytest.mark.parametrize("structure", STRUCTURES)
-def test_derivatives(loss, structure):
-    arguments = tuple(tensor[:2].clone().requires_grad_() for tensor in case(structure))
+@pytest.mark.parametrize("covariance", COVARIANCES)
+def test_derivatives(loss, covariance):
+    arguments = tuple(tensor[:2].clone().requires_grad_() for tensor in case(covariance))
     assert torch.autograd.gradcheck(loss, arguments)
     assert torch.autograd.gradgradcheck(loss, arguments)
 

@@ -3,7 +3,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from reference import dense_low_rank, log_density, random_low_rank
+from helpers.reference import dense_low_rank, log_density, random_low_rank
 from scipy import stats
 from torch.distributions import (
     Categorical,
@@ -14,23 +14,25 @@ from torch.distributions import (
 from torch.testing import assert_close
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from condens.functional import conditional_cdfs, low_rank, low_rank_algebra
+from condens.functional import conditional_cdfs
+from condens.functional.low_rank import algebra as low_rank_algebra
+from condens.functional.low_rank import mixture as low_rank
 
 SIZES = [(k, d, r) for k in (1, 3) for d in (1, 2, 5) for r in (1, 2, 5)]
 CLOSE = {"rtol": 1e-9, "atol": 1e-9}
 
 
-@pytest.mark.parametrize(("components", "dimensions", "rank"), SIZES)
-def test_log_prob_against_scipy(components, dimensions, rank):
-    parameters = random_low_rank((), components, dimensions, rank)
+@pytest.mark.parametrize(("n_components", "dimensions", "rank"), SIZES)
+def test_log_prob_against_scipy(n_components, dimensions, rank):
+    parameters = random_low_rank((), n_components, dimensions, rank)
     x = 3 * torch.randn(50, dimensions, dtype=torch.float64)
     expected = log_density(x.numpy(), *dense_low_rank(*parameters)).reshape(50)
     np.testing.assert_allclose(low_rank.log_prob(x, *parameters), expected, **CLOSE)
 
 
-@pytest.mark.parametrize(("components", "dimensions", "rank"), SIZES)
-def test_batched_log_prob_against_torch(components, dimensions, rank):
-    logits, means, log_scales, loadings = random_low_rank((4, 2), components, dimensions, rank)
+@pytest.mark.parametrize(("n_components", "dimensions", "rank"), SIZES)
+def test_batched_log_prob_against_torch(n_components, dimensions, rank):
+    logits, means, log_scales, loadings = random_low_rank((4, 2), n_components, dimensions, rank)
     covariances = torch.diag_embed((2 * log_scales).exp()) + loadings @ loadings.mT
     x = 3 * torch.randn(3, 4, 2, dimensions, dtype=torch.float64)
     for twin in (
@@ -147,9 +149,9 @@ def test_responsibilities_are_bayes_rule():
     np.testing.assert_allclose(ours, expected, rtol=1e-9, atol=1e-12)
 
 
-@pytest.mark.parametrize(("components", "dimensions", "rank"), SIZES)
-def test_moments_against_dense_formulas(components, dimensions, rank):
-    parameters = random_low_rank((), components, dimensions, rank)
+@pytest.mark.parametrize(("n_components", "dimensions", "rank"), SIZES)
+def test_moments_against_dense_formulas(n_components, dimensions, rank):
+    parameters = random_low_rank((), n_components, dimensions, rank)
     weights, means, covariances = dense_low_rank(*parameters)
     centre = weights @ means
     offset = means - centre
@@ -174,11 +176,11 @@ def test_entropy_of_one_gaussian_is_exact():
 # Draws.
 
 
-@pytest.mark.parametrize("components", [1, 3])
+@pytest.mark.parametrize("n_components", [1, 3])
 @pytest.mark.parametrize(("dimensions", "rank"), [(1, 2), (3, 1), (5, 2), (2, 5)])
-def test_samples_follow_the_density(dimensions, rank, components):
+def test_samples_follow_the_density(dimensions, rank, n_components):
     """Rosenblatt's transform of right samples is uniform: 1 in 10 000 right samplers fails."""
-    parameters = random_low_rank((2,), components, dimensions, rank)
+    parameters = random_low_rank((2,), n_components, dimensions, rank)
     draws = low_rank.sample(*parameters, (20_000,), generator=torch.Generator().manual_seed(7))
     factors = low_rank_algebra.full_factors(*parameters[2:])
     uniform = conditional_cdfs(draws, *parameters[:2], factors)
@@ -251,12 +253,13 @@ class LargestTensor(TorchDispatchMode):
 
 
 def test_a_thousand_dimensions_take_memory_in_proportion_to_the_loadings():
-    batch, components, dimensions, rank = 64, 5, 1000, 10
+    batch, n_components, dimensions, rank = 64, 5, 1000, 10
     parameters = [
-        p.float().requires_grad_() for p in random_low_rank((batch,), components, dimensions, rank)
+        p.float().requires_grad_()
+        for p in random_low_rank((batch,), n_components, dimensions, rank)
     ]
-    stacked = batch * components * (dimensions + rank) * rank
-    assert stacked < batch * components * dimensions**2 / 50
+    stacked = batch * n_components * (dimensions + rank) * rank
+    assert stacked < batch * n_components * dimensions**2 / 50
     observed = list(range(0, dimensions, 3))
     with LargestTensor() as largest:
         x = low_rank.sample(*parameters, (3,))
@@ -268,7 +271,7 @@ def test_a_thousand_dimensions_take_memory_in_proportion_to_the_loadings():
         low_rank.responsibilities(x, *parameters)
     assert value.isfinite().all()
     assert all(p.grad.isfinite().all() for p in parameters)
-    assert kept.loadings.shape == (batch, components, 3, rank)
+    assert kept.loadings.shape == (batch, n_components, 3, rank)
     assert largest.numbers <= stacked
     with LargestTensor() as largest:
         low_rank.covariance(*(p[:1] for p in parameters))

@@ -2,17 +2,19 @@ import mpmath
 import numpy as np
 import pytest
 import torch
-from reference import condition, dense_low_rank, random_low_rank
+from helpers.reference import condition, dense_low_rank, random_low_rank
 
-from condens.functional import low_rank, low_rank_algebra, unpack
+from condens.functional import unpack
+from condens.functional.low_rank import algebra as low_rank_algebra
+from condens.functional.low_rank import mixture as low_rank
 
 SIZES = [(k, d, r) for k in (1, 3) for d in (1, 2, 5) for r in (1, 2, 5)]
 CLOSE = {"rtol": 1e-9, "atol": 1e-9}
 
 
-@pytest.mark.parametrize(("components", "dimensions", "rank"), SIZES)
-def test_full_factors_are_those_of_the_inverse_covariance(components, dimensions, rank):
-    parameters = random_low_rank((), components, dimensions, rank)
+@pytest.mark.parametrize(("n_components", "dimensions", "rank"), SIZES)
+def test_full_factors_are_those_of_the_inverse_covariance(n_components, dimensions, rank):
+    parameters = random_low_rank((), n_components, dimensions, rank)
     upper = unpack(low_rank_algebra.full_factors(*parameters[2:]), dimensions).numpy()
     expected = np.linalg.inv(dense_low_rank(*parameters)[2])
     np.testing.assert_allclose(upper.swapaxes(-1, -2) @ upper, expected, **CLOSE)

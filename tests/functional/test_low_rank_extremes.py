@@ -4,11 +4,11 @@ import hypothesis
 import mpmath
 import pytest
 import torch
+from helpers.reference import random_low_rank
 from hypothesis import strategies as st
-from reference import random_low_rank
 from torch.testing import assert_close
 
-from condens.functional import low_rank
+from condens.functional.low_rank import mixture as low_rank
 
 
 def exact(target, means, log_scales, loadings):

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 import torch
-from reference import STRUCTURES, dense, log_density, random_parameters
+from helpers.reference import COVARIANCES, dense, log_density, random_parameters
 from scipy import stats
 from torch.distributions import Categorical, MixtureSameFamily, MultivariateNormal
 from torch.testing import assert_close
@@ -12,19 +12,21 @@ from condens.functional.mixture import covariance, mean, variance
 SIZES = [(k, d) for k in (1, 3, 20) for d in (1, 2, 5, 20)]
 
 
-@pytest.mark.parametrize("structure", STRUCTURES)
-@pytest.mark.parametrize(("components", "dimensions"), SIZES)
-def test_log_prob_against_scipy(components, dimensions, structure):
-    parameters = random_parameters((), components, dimensions, structure=structure)
+@pytest.mark.parametrize("covariance", COVARIANCES)
+@pytest.mark.parametrize(("n_components", "dimensions"), SIZES)
+def test_log_prob_against_scipy(n_components, dimensions, covariance):
+    parameters = random_parameters((), n_components, dimensions, covariance=covariance)
     x = 3 * torch.randn(50, dimensions, dtype=torch.float64)
     expected = log_density(x.numpy().reshape(50, dimensions), *dense(*parameters))
     np.testing.assert_allclose(log_prob(x, *parameters), expected, rtol=1e-9, atol=1e-9)
 
 
-@pytest.mark.parametrize("structure", STRUCTURES)
-@pytest.mark.parametrize(("components", "dimensions"), SIZES)
-def test_batched_log_prob_against_torch(components, dimensions, structure):
-    logits, means, factors = random_parameters((4, 2), components, dimensions, structure=structure)
+@pytest.mark.parametrize("covariance", COVARIANCES)
+@pytest.mark.parametrize(("n_components", "dimensions"), SIZES)
+def test_batched_log_prob_against_torch(n_components, dimensions, covariance):
+    logits, means, factors = random_parameters(
+        (4, 2), n_components, dimensions, covariance=covariance
+    )
     upper = unpack(factors, dimensions)
     twin = MixtureSameFamily(
         Categorical(logits=logits), MultivariateNormal(means, precision_matrix=upper.mT @ upper)
@@ -44,9 +46,9 @@ def test_batch_axes_broadcast():
             assert_close(together[i, j], alone, rtol=1e-12, atol=1e-12)
 
 
-@pytest.mark.parametrize("structure", STRUCTURES)
-def test_first_and_second_derivatives(structure):
-    parameters = [p.requires_grad_() for p in random_parameters((2,), 3, 3, structure=structure)]
+@pytest.mark.parametrize("covariance", COVARIANCES)
+def test_first_and_second_derivatives(covariance):
+    parameters = [p.requires_grad_() for p in random_parameters((2,), 3, 3, covariance=covariance)]
     x = torch.randn(2, 3, dtype=torch.float64, requires_grad=True)
     assert torch.autograd.gradcheck(log_prob, (x, *parameters))
     assert torch.autograd.gradgradcheck(log_prob, (x, *parameters))
@@ -63,19 +65,19 @@ def test_works_under_functional_transforms():
     assert_close(gradient, expected, rtol=1e-10, atol=1e-10)
 
 
-@pytest.mark.parametrize("structure", STRUCTURES)
-def test_works_under_compilation(structure):
+@pytest.mark.parametrize("covariance", COVARIANCES)
+def test_works_under_compilation(covariance):
     """Traced, not optimised: the graph is the same for every backend."""
-    logits, means, factors = random_parameters((6,), 3, 3, structure=structure)
+    logits, means, factors = random_parameters((6,), 3, 3, covariance=covariance)
     x = torch.randn(6, 3, dtype=torch.float64)
     compiled = torch.compile(log_prob, backend="eager", fullgraph=True)
     expected = log_prob(x, logits, means, factors)
     assert_close(compiled(x, logits, means, factors), expected, rtol=1e-12, atol=1e-12)
 
 
-@pytest.mark.parametrize("structure", STRUCTURES)
-def test_order_of_components_does_not_matter(structure):
-    logits, means, factors = random_parameters((2,), 5, 3, structure=structure)
+@pytest.mark.parametrize("covariance", COVARIANCES)
+def test_order_of_components_does_not_matter(covariance):
+    logits, means, factors = random_parameters((2,), 5, 3, covariance=covariance)
     x = torch.randn(7, 2, 3, dtype=torch.float64)
     order = torch.randperm(5)
     shuffled = (logits[:, order], means[:, order], factors[:, order])
@@ -90,11 +92,13 @@ def test_shifted_logits_are_the_same_mixture():
     assert_close(shifted, log_prob(x, logits, means, factors), rtol=1e-9, atol=1e-9)
 
 
-@pytest.mark.parametrize("structure", STRUCTURES)
-@pytest.mark.parametrize("components", [1, 3])
-def test_integrates_to_one(components, structure):
+@pytest.mark.parametrize("covariance", COVARIANCES)
+@pytest.mark.parametrize("n_components", [1, 3])
+def test_integrates_to_one(n_components, covariance):
     for dimensions, points in ((1, 4001), (2, 801)):
-        parameters = random_parameters((), components, dimensions, structure=structure, spread=1.0)
+        parameters = random_parameters(
+            (), n_components, dimensions, covariance=covariance, spread=1.0
+        )
         axis = torch.linspace(-40, 40, points, dtype=torch.float64)
         grid = torch.cartesian_prod(*[axis] * dimensions).reshape(-1, dimensions)
         # The trapezoidal rule on a smooth function that vanishes at the edges: spectral accuracy.
@@ -102,9 +106,9 @@ def test_integrates_to_one(components, structure):
         assert_close(integral.item(), 1.0, rtol=0, atol=1e-9)
 
 
-@pytest.mark.parametrize("structure", STRUCTURES)
-def test_responsibilities_are_bayes_rule(structure):
-    parameters = random_parameters((), 3, 2, structure=structure)
+@pytest.mark.parametrize("covariance", COVARIANCES)
+def test_responsibilities_are_bayes_rule(covariance):
+    parameters = random_parameters((), 3, 2, covariance=covariance)
     weights, means, covariances = dense(*parameters)
     x = torch.randn(20, 2, dtype=torch.float64)
     joint = np.stack(
@@ -118,10 +122,10 @@ def test_responsibilities_are_bayes_rule(structure):
     np.testing.assert_allclose(responsibilities(x, *parameters), expected, rtol=1e-9, atol=1e-12)
 
 
-@pytest.mark.parametrize("structure", STRUCTURES)
-@pytest.mark.parametrize(("components", "dimensions"), SIZES)
-def test_moments_against_dense_formulas(components, dimensions, structure):
-    parameters = random_parameters((), components, dimensions, structure=structure)
+@pytest.mark.parametrize("covariance", COVARIANCES)
+@pytest.mark.parametrize(("n_components", "dimensions"), SIZES)
+def test_moments_against_dense_formulas(n_components, dimensions, covariance):
+    parameters = random_parameters((), n_components, dimensions, covariance=covariance)
     weights, means, covariances = dense(*parameters)
     expected_mean = weights @ means
     second = np.einsum("k,kij->ij", weights, covariances) + np.einsum(

@@ -2,7 +2,7 @@ import math
 
 import pytest
 import torch
-from reference import STRUCTURES, random_parameters
+from helpers.reference import COVARIANCES, random_parameters
 from torch.testing import assert_close
 
 from condens import GaussianMixture
@@ -35,10 +35,10 @@ def test_one_dimension_finds_exactly_the_maxima_of_a_grid(seed):
     assert (log_density.diff() <= 0).all()
 
 
-@pytest.mark.parametrize("structure", STRUCTURES)
+@pytest.mark.parametrize("covariance", COVARIANCES)
 @pytest.mark.parametrize("dimensions", [1, 2, 5])
-def test_modes_are_strict_maxima_and_distinct(dimensions, structure):
-    mixture = GaussianMixture(*random_parameters((), 6, dimensions, structure=structure, seed=2))
+def test_modes_are_strict_maxima_and_distinct(dimensions, covariance):
+    mixture = GaussianMixture(*random_parameters((), 6, dimensions, covariance=covariance, seed=2))
     points, _ = mixture.modes()
     for x in points:
         gradient = torch.func.grad(mixture.log_prob)(x)

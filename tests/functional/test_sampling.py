@@ -3,8 +3,8 @@ import math
 
 import pytest
 import torch
-from implementations import IMPLEMENTATIONS, forced
-from reference import STRUCTURES, random_parameters
+from helpers.implementations import IMPLEMENTATIONS, forced
+from helpers.reference import COVARIANCES, random_parameters
 from scipy import stats
 from torch.testing import assert_close
 
@@ -19,7 +19,7 @@ from condens.functional import (
     unwhiten,
     whiten,
 )
-from condens.functional.mixture import component_covariances, covariance, mean
+from condens.functional.mixture import component_covariances, mean
 from condens.functional.sampling import sample_components
 from condens.functional.triangular import pack
 from condens.kernels import native
@@ -30,12 +30,12 @@ def implementation(request, monkeypatch):
     yield from forced(request.param, monkeypatch)
 
 
-@pytest.mark.parametrize("structure", STRUCTURES)
-@pytest.mark.parametrize("components", [1, 3])
+@pytest.mark.parametrize("covariance", COVARIANCES)
+@pytest.mark.parametrize("n_components", [1, 3])
 @pytest.mark.parametrize("dimensions", [1, 2, 5])
-def test_samples_follow_the_density(dimensions, components, structure):
+def test_samples_follow_the_density(dimensions, n_components, covariance):
     """Rosenblatt's transform of right samples is uniform: 1 in 10 000 right samplers fails."""
-    parameters = random_parameters((2,), components, dimensions, structure=structure)
+    parameters = random_parameters((2,), n_components, dimensions, covariance=covariance)
     generator = torch.Generator().manual_seed(7)
     draws = sample(*parameters, (20_000,), generator=generator)
     uniform = conditional_cdfs(draws, *parameters)
@@ -106,10 +106,10 @@ def expectation_gradient(function, parameters, exact):
             assert (reference.abs().max() / error.max()) > 5
 
 
-@pytest.mark.parametrize("structure", STRUCTURES)
+@pytest.mark.parametrize("covariance", COVARIANCES)
 @pytest.mark.parametrize("dimensions", [1, 3])
-def test_gradients_of_first_and_second_moments_are_exact(dimensions, structure):
-    parameters = random_parameters((), 3, dimensions, structure=structure, spread=1.0)
+def test_gradients_of_first_and_second_moments_are_exact(dimensions, covariance):
+    parameters = random_parameters((), 3, dimensions, covariance=covariance, spread=1.0)
     direction = torch.randn(dimensions, dtype=torch.float64)
 
     def first(draws):
@@ -169,13 +169,13 @@ def test_draws_from_every_component():
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("scale", [-40.0, -30.0, 30.0, 40.0])
-@pytest.mark.parametrize("components", [1, 2])
-def test_gradients_of_extreme_scales_are_never_nan(components, scale, dtype):
+@pytest.mark.parametrize("n_components", [1, 2])
+def test_gradients_of_extreme_scales_are_never_nan(n_components, scale, dtype):
     torch.manual_seed(1)
-    factors = torch.tensor([[scale, scale, 1.0]], dtype=dtype).expand(components, -1).clone()
+    factors = torch.tensor([[scale, scale, 1.0]], dtype=dtype).expand(n_components, -1).clone()
     inputs = [
-        torch.zeros(components, dtype=dtype),
-        torch.randn(components, 2, dtype=dtype) * math.exp(-scale),
+        torch.zeros(n_components, dtype=dtype),
+        torch.randn(n_components, 2, dtype=dtype) * math.exp(-scale),
         factors,
     ]
     inputs = [t.requires_grad_() for t in inputs]
@@ -247,14 +247,16 @@ def assert_same_draws(draws, exact, sigma):
     assert ((draws.double() - exact).abs() <= allowed).all()
 
 
-@pytest.mark.parametrize("structure", STRUCTURES)
+@pytest.mark.parametrize("covariance", COVARIANCES)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("size", SIZES, ids=str)
 @pytest.mark.usefixtures("implementation")
-def test_every_draw_is_the_one_solved_alone(size, dtype, structure):
-    batch, components, dimensions, draws = size
-    logits, means, factors = random_parameters(batch, components, dimensions, structure=structure)
-    if components > 3:
+def test_every_draw_is_the_one_solved_alone(size, dtype, covariance):
+    batch, n_components, dimensions, draws = size
+    logits, means, factors = random_parameters(
+        batch, n_components, dimensions, covariance=covariance
+    )
+    if n_components > 3:
         logits[..., 0] = logits[..., -1] = -torch.inf
     parameters = [p.to(dtype) for p in (logits, means, factors)]
     result = sample(*parameters, (draws,), generator=torch.Generator().manual_seed(5))
@@ -267,22 +269,22 @@ def test_every_draw_is_the_one_solved_alone(size, dtype, structure):
 @pytest.mark.usefixtures("implementation")
 def test_strong_correlations_and_different_units(draws, correlation, dtype):
     """Coordinates are small differences of large numbers: with float32 sums, digits are lost."""
-    dimensions, components = 10, 3
+    dimensions, n_components = 10, 3
     distance = (torch.arange(dimensions)[:, None] - torch.arange(dimensions)).abs()
     units = torch.logspace(-3, 3, dimensions, dtype=torch.float64)
     precision = torch.linalg.inv(correlation ** distance.double())
     upper = torch.linalg.cholesky(precision).mT / units
     factors = pack(torch.stack([upper, 3 * upper, upper / 7])).to(dtype)
-    means = (units * torch.arange(components)[:, None]).to(dtype)
-    parameters = (torch.zeros(components, dtype=dtype), means, factors)
+    means = (units * torch.arange(n_components)[:, None]).to(dtype)
+    parameters = (torch.zeros(n_components, dtype=dtype), means, factors)
     result = sample(*parameters, (draws,), generator=torch.Generator().manual_seed(2))
     assert_same_draws(result, *one_by_one(*parameters, draws, 2))
 
 
-@pytest.mark.parametrize("structure", STRUCTURES)
+@pytest.mark.parametrize("covariance", COVARIANCES)
 @pytest.mark.usefixtures("implementation")
-def test_parameters_may_lie_anyhow_in_memory(structure):
-    parameters = random_parameters((3, 4), 3, 5, structure=structure)
+def test_parameters_may_lie_anyhow_in_memory(covariance):
+    parameters = random_parameters((3, 4), 3, 5, covariance=covariance)
     last = [p.movedim((0, 1), (-1, -2)).contiguous().movedim((-1, -2), (0, 1)) for p in parameters]
     assert not any(p.is_contiguous() for p in last)
     result = sample(*last, (70,), generator=torch.Generator().manual_seed(5))
@@ -298,21 +300,21 @@ def test_chunks_of_blocks_do_not_change_a_draw(monkeypatch):
         assert_same_draws(result, *one_by_one(*parameters, 150, 5))
 
 
-@pytest.mark.parametrize("structure", STRUCTURES)
+@pytest.mark.parametrize("covariance", COVARIANCES)
 @pytest.mark.usefixtures("implementation")
-def test_components_come_as_often_and_as_wide_as_they_should(structure):
+def test_components_come_as_often_and_as_wide_as_they_should(covariance):
     """Counts and whitened moments of each component: 1 in 10 000 right samplers fails."""
-    members, components, dimensions, draws = 3, 6, 4, 20_000
-    parameters = random_parameters((members,), components, dimensions, structure=structure)
+    members, n_components, dimensions, draws = 3, 6, 4, 20_000
+    parameters = random_parameters((members,), n_components, dimensions, covariance=covariance)
     logits, means, factors = parameters
     logits[:, 2] = -torch.inf
     # So far apart that every draw tells its component.
-    means += 1e4 * torch.arange(components)[:, None]
+    means += 1e4 * torch.arange(n_components)[:, None]
     result = sample(*parameters, (draws,), generator=torch.Generator().manual_seed(11))
     index = (result[..., 0] / 1e4).round().long()
-    tests = 2 * members * components
+    tests = 2 * members * n_components
     for member in range(members):
-        counts = torch.bincount(index[:, member], minlength=components)
+        counts = torch.bincount(index[:, member], minlength=n_components)
         assert counts[2] == 0
         expected = draws * torch.softmax(logits[member], -1)
         drawn = expected > 0

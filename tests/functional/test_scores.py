@@ -4,18 +4,18 @@ import mpmath
 import numpy as np
 import pytest
 import torch
-from reference import STRUCTURES, dense, random_parameters
+from helpers.reference import COVARIANCES, dense, random_parameters
 from scipy import integrate, stats
 from torch.testing import assert_close
 
 from condens import GaussianMixture, TransformedMixture
 from condens.functional.scores import crps, energy_score, lognormal_crps
-from condens.maps import Positive
+from condens.transforms import Positive
 
 
-@pytest.mark.parametrize("components", [1, 3, 20])
-def test_crps_against_its_integral(components):
-    mixture = GaussianMixture(*random_parameters((), components, 1))
+@pytest.mark.parametrize("n_components", [1, 3, 20])
+def test_crps_against_its_integral(n_components):
+    mixture = GaussianMixture(*random_parameters((), n_components, 1))
     weights, means, covariances = dense(*mixture.parameters)
 
     def cdf(t):
@@ -60,11 +60,11 @@ def test_crps_is_least_for_the_true_distribution():
         assert worse.mean() > 5 * worse.std() / math.sqrt(len(y))
 
 
-@pytest.mark.parametrize("structure", STRUCTURES)
-def test_energy_score_of_a_gaussian_against_its_closed_form(structure):
+@pytest.mark.parametrize("covariance", COVARIANCES)
+def test_energy_score_of_a_gaussian_against_its_closed_form(covariance):
     """For N(0, σ²I) at the origin: σ(√2 − 1)·√2 Γ((D+1)/2)/Γ(D/2) by the χ distribution."""
     dimensions, deviation = 3, 2.0
-    size = 6 if structure == "full" else 3
+    size = 6 if covariance == "full" else 3
     factors = torch.zeros(1, size, dtype=torch.float64)
     factors[:, :3] = -math.log(deviation)
     mixture = GaussianMixture(torch.zeros(1), torch.zeros(1, 3), factors)
@@ -78,10 +78,10 @@ def test_energy_score_of_a_gaussian_against_its_closed_form(structure):
     assert error < 0.01
 
 
-@pytest.mark.parametrize("structure", STRUCTURES)
-def test_energy_score_of_a_mixture_against_independent_draws(structure):
+@pytest.mark.parametrize("covariance", COVARIANCES)
+def test_energy_score_of_a_mixture_against_independent_draws(covariance):
     """From its definition, with numpy's draws and every pair of two sets of them."""
-    mixture = GaussianMixture(*random_parameters((), 3, 2, structure=structure, seed=3))
+    mixture = GaussianMixture(*random_parameters((), 3, 2, covariance=covariance, seed=3))
     weights, means, covariances = dense(*mixture.parameters)
     generator = np.random.default_rng(0)
 
@@ -182,10 +182,10 @@ def test_crps_of_a_lognormal_at_any_width(y, deviation):
 @pytest.mark.parametrize("seed", range(40))
 def test_crps_of_mixtures_of_lognormals_of_all_widths(seed):
     generator = np.random.default_rng(seed)
-    components = generator.integers(2, 6)
-    deviations = 10 ** generator.uniform(-4, 1.47, components)
-    means = generator.normal(size=components) * generator.choice([1, 20, 200], components)
-    logits = generator.uniform(-20, 0, components)
+    n_components = generator.integers(2, 6)
+    deviations = 10 ** generator.uniform(-4, 1.47, n_components)
+    means = generator.normal(size=n_components) * generator.choice([1, 20, 200], n_components)
+    logits = generator.uniform(-20, 0, n_components)
     y = math.exp(means[0] + deviations[0] * generator.normal())
     found, exact = lognormal_case(y, logits, means, deviations)
     # An ulp of a mean of 200, in deviations of 1e-4, is 3e-10.

@@ -5,8 +5,8 @@ import math
 import mpmath
 import pytest
 import torch
-from mapped import reals
-from reference import random_parameters
+from helpers.reference import random_parameters
+from helpers.transformed import reals
 from torch.testing import assert_close
 
 from condens.functional import tails, univariate
@@ -29,10 +29,10 @@ def exact(x, logits, means, factors):
         return float(mpmath.log(sum(parts)))
 
 
-@pytest.mark.parametrize("components", [1, 3])
+@pytest.mark.parametrize("n_components", [1, 3])
 @pytest.mark.parametrize("at", [-1e6, -300.0, -40.0, -9.0, -1.0, 0.0, 2.0, 30.0])
-def test_log_cdf(at, components):
-    parameters = random_parameters((), components, 1, seed=3)
+def test_log_cdf(at, n_components):
+    parameters = random_parameters((), n_components, 1, seed=3)
     found = tails.log_cdf(reals(at), *parameters)
     assert_close(float(found), exact(at, *parameters), rtol=1e-12, atol=1e-300)
 
@@ -49,9 +49,9 @@ def test_log_cdf_of_the_ends_and_of_what_has_no_weight():
 @pytest.mark.parametrize(
     "level", [math.log(0.5), -0.8, -3.0, -40.0, -700.0, -800.0, -1e6, -1e100, -1e300]
 )
-@pytest.mark.parametrize("components", [1, 3, 20])
-def test_log_icdf_is_the_inverse(level, components):
-    parameters = random_parameters((50,), components, 1, seed=5)
+@pytest.mark.parametrize("n_components", [1, 3, 20])
+def test_log_icdf_is_the_inverse(level, n_components):
+    parameters = random_parameters((50,), n_components, 1, seed=5)
     found = tails.log_icdf(level, *parameters)
     assert found.shape == (50, 1)
     back = tails.log_cdf(found, *parameters)

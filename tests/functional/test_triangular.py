@@ -4,7 +4,7 @@ from itertools import permutations
 import mpmath
 import pytest
 import torch
-from reference import STRUCTURES, random_parameters
+from helpers.reference import COVARIANCES, random_parameters
 from torch.testing import assert_close
 
 from condens.errors import ShapeError
@@ -23,8 +23,8 @@ from condens.functional.triangular import (
 SIZES = (1, 2, 5, 20)
 
 
-def factors_of(dimensions, structure="full", batch=()):
-    return random_parameters(batch, 3, dimensions, structure=structure, seed=dimensions)[2]
+def factors_of(dimensions, covariance="full", batch=()):
+    return random_parameters(batch, 3, dimensions, covariance=covariance, seed=dimensions)[2]
 
 
 def precision(factors, dimensions):
@@ -46,10 +46,10 @@ def test_pack_inverts_unpack(dimensions):
     assert_close(pack(unpack(factors, dimensions)), factors, rtol=1e-13, atol=1e-13)
 
 
-@pytest.mark.parametrize("structure", STRUCTURES)
+@pytest.mark.parametrize("covariance", COVARIANCES)
 @pytest.mark.parametrize("dimensions", SIZES)
-def test_whiten_is_the_matrix_product_and_unwhiten_its_inverse(dimensions, structure):
-    factors = factors_of(dimensions, structure)
+def test_whiten_is_the_matrix_product_and_unwhiten_its_inverse(dimensions, covariance):
+    factors = factors_of(dimensions, covariance)
     x = torch.randn(7, 3, dimensions, dtype=torch.float64)
     z = whiten(x, factors)
     expected = torch.einsum("kij,nkj->nki", unpack(factors, dimensions), x)
@@ -57,19 +57,19 @@ def test_whiten_is_the_matrix_product_and_unwhiten_its_inverse(dimensions, struc
     assert_close(unwhiten(z, factors), x, rtol=1e-9, atol=1e-9)
 
 
-@pytest.mark.parametrize("structure", STRUCTURES)
-def test_vectors_with_more_axes_than_factors_agree_with_expanded_factors(structure):
-    factors = factors_of(3, structure, batch=(2,))
+@pytest.mark.parametrize("covariance", COVARIANCES)
+def test_vectors_with_more_axes_than_factors_agree_with_expanded_factors(covariance):
+    factors = factors_of(3, covariance, batch=(2,))
     x = torch.randn(4, 5, 2, 3, 3, dtype=torch.float64)
     expanded = factors.expand(4, 5, *factors.shape)
     assert_close(whiten(x, factors), whiten(x, expanded), rtol=1e-13, atol=1e-13)
     assert_close(unwhiten(x, factors), unwhiten(x, expanded), rtol=1e-12, atol=1e-12)
 
 
-@pytest.mark.parametrize("structure", STRUCTURES)
+@pytest.mark.parametrize("covariance", COVARIANCES)
 @pytest.mark.parametrize("dimensions", [1, 2, 5])
-def test_log_determinant_is_that_of_the_jacobian(dimensions, structure):
-    factor = factors_of(dimensions, structure)[0]
+def test_log_determinant_is_that_of_the_jacobian(dimensions, covariance):
+    factor = factors_of(dimensions, covariance)[0]
     x = torch.randn(dimensions, dtype=torch.float64)
     jacobian = torch.autograd.functional.jacobian(lambda v: whiten(v, factor), x)
     assert_close(
@@ -80,26 +80,26 @@ def test_log_determinant_is_that_of_the_jacobian(dimensions, structure):
     )
 
 
-@pytest.mark.parametrize("structure", STRUCTURES)
-def test_whiten_gradient_is_autograds(structure):
-    factors = factors_of(4, structure, batch=(2,)).requires_grad_()
+@pytest.mark.parametrize("covariance", COVARIANCES)
+def test_whiten_gradient_is_autograds(covariance):
+    factors = factors_of(4, covariance, batch=(2,)).requires_grad_()
     x, h = torch.randn(2, 6, 2, 3, 4, dtype=torch.float64)
     (expected,) = torch.autograd.grad((h * whiten(x, factors)).sum(), factors)
     assert_close(whiten_gradient(h, x, factors), expected, rtol=1e-12, atol=1e-12)
 
 
-@pytest.mark.parametrize("structure", STRUCTURES)
-def test_whitening_has_right_first_and_second_derivatives(structure):
-    factors = factors_of(3, structure).requires_grad_()
+@pytest.mark.parametrize("covariance", COVARIANCES)
+def test_whitening_has_right_first_and_second_derivatives(covariance):
+    factors = factors_of(3, covariance).requires_grad_()
     x = torch.randn(2, 3, 3, dtype=torch.float64, requires_grad=True)
     for function in (whiten, unwhiten):
         assert torch.autograd.gradcheck(function, (x, factors))
         assert torch.autograd.gradgradcheck(function, (x, factors))
 
 
-@pytest.mark.parametrize("structure", STRUCTURES)
-def test_reorder_permutes_the_precision_for_every_order(structure):
-    factors = factors_of(4, structure)
+@pytest.mark.parametrize("covariance", COVARIANCES)
+def test_reorder_permutes_the_precision_for_every_order(covariance):
+    factors = factors_of(4, covariance)
     original = precision(factors, 4)
     for order in permutations(range(4)):
         index = list(order)
@@ -107,9 +107,9 @@ def test_reorder_permutes_the_precision_for_every_order(structure):
         assert_close(precision(reorder(factors, index), 4), expected, rtol=1e-12, atol=1e-12)
 
 
-@pytest.mark.parametrize("structure", STRUCTURES)
-def test_leading_block_is_conditional_and_trailing_block_marginal(structure):
-    factors = factors_of(5, structure)
+@pytest.mark.parametrize("covariance", COVARIANCES)
+def test_leading_block_is_conditional_and_trailing_block_marginal(covariance):
+    factors = factors_of(5, covariance)
     lead, trail = block(factors, 5, 0, 2), block(factors, 5, 2, 5)
     full = precision(factors, 5)
     assert_close(precision(lead, 2), full[:, :2, :2], rtol=1e-12, atol=1e-12)
@@ -117,9 +117,9 @@ def test_leading_block_is_conditional_and_trailing_block_marginal(structure):
     assert_close(torch.linalg.inv(precision(trail, 3)), covariance, rtol=1e-10, atol=1e-10)
 
 
-@pytest.mark.parametrize("structure", STRUCTURES)
-def test_rescale_with_signs(structure):
-    factors = factors_of(3, structure)
+@pytest.mark.parametrize("covariance", COVARIANCES)
+def test_rescale_with_signs(covariance):
+    factors = factors_of(3, covariance)
     scale = torch.tensor([2.0, -0.5, 3.0], dtype=torch.float64)
     expected = precision(factors, 3) / torch.outer(scale, scale)
     assert_close(precision(rescale(factors, scale), 3), expected, rtol=1e-12, atol=1e-12)
@@ -131,9 +131,9 @@ def test_from_square_root_of_a_wide_dense_matrix():
     assert_close(precision(from_square_root(root), 3), expected, rtol=1e-9, atol=1e-9)
 
 
-@pytest.mark.parametrize("structure", STRUCTURES)
-def test_inverse_factors_and_full_packing(structure):
-    factors = factors_of(5, structure)
+@pytest.mark.parametrize("covariance", COVARIANCES)
+def test_inverse_factors_and_full_packing(covariance):
+    factors = factors_of(5, covariance)
     identity = torch.eye(5, dtype=torch.float64).expand(3, 5, 5)
     product = inverse_factors(factors, 5) @ unpack(factors, 5)
     assert_close(product, identity, rtol=1e-10, atol=1e-10)
@@ -177,9 +177,9 @@ def test_without_bounds_the_factors_are_the_same_tensor():
     assert bounded_scales(factors, 2) is factors
 
 
-@pytest.mark.parametrize("structure", STRUCTURES)
-def test_derivatives_of_bounded_scales(structure):
-    factors = random_parameters((2,), 2, 3, structure=structure)[2].requires_grad_()
+@pytest.mark.parametrize("covariance", COVARIANCES)
+def test_derivatives_of_bounded_scales(covariance):
+    factors = random_parameters((2,), 2, 3, covariance=covariance)[2].requires_grad_()
 
     def bounded(factors):
         return bounded_scales(factors, 3, 0.2, 1.5)

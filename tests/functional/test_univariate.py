@@ -3,14 +3,14 @@ import mpmath
 import numpy as np
 import pytest
 import torch
+from helpers.reference import dense, random_parameters
 from hypothesis import strategies as st
-from reference import dense, random_parameters
 from scipy import stats
 from torch.testing import assert_close
 
 from condens import GaussianMixture, TransformedMixture
 from condens.functional import cdf, conditional_cdfs, icdf, log_prob
-from condens.maps import Positive
+from condens.transforms import Positive
 
 mpmath.mp.dps = 60
 
@@ -103,10 +103,10 @@ def test_gradients_at_the_ends_and_in_a_gap_are_never_nan(dtype):
 def test_far_tails_of_a_float32_mixture():
     one = torch.zeros(1, 1)
     mixture = GaussianMixture(torch.zeros(1), one, one)
-    for mass in (0.9, 1 - 1e-6, 1 - 1e-8, 1 - 1e-12):
-        low, high = mixture.interval(mass)
+    for coverage in (0.9, 1 - 1e-6, 1 - 1e-8, 1 - 1e-12):
+        low, high = mixture.interval(coverage)
         assert_close(-low, high, rtol=0, atol=0)
-        assert_close(high.item(), stats.norm.isf(0.5 * (1 - mass)), rtol=1e-6, atol=0)
+        assert_close(high.item(), stats.norm.isf(0.5 * (1 - coverage)), rtol=1e-6, atol=0)
 
 
 def test_answers_keep_the_mixtures_dtype_whatever_the_default():
@@ -134,8 +134,8 @@ def test_quantile_in_the_gap_balances_the_tails():
 
 
 @hypothesis.given(st.integers(0, 2**31), st.floats(1e-15, 1 - 1e-15), st.integers(1, 6))
-def test_round_trip(seed, level, components):
-    logits, means, factors = random_parameters((3,), components, 1, seed=seed, spread=10.0)
+def test_round_trip(seed, level, n_components):
+    logits, means, factors = random_parameters((3,), n_components, 1, seed=seed, spread=10.0)
     levels = torch.tensor(level, dtype=torch.float64)
     x = icdf(levels, logits, means, factors)
     assert x.shape == (3, 1)
@@ -171,9 +171,9 @@ def test_levels_broadcast_against_the_batch():
         assert_close(x[:, i], alone, rtol=1e-13, atol=1e-13)
 
 
-@pytest.mark.parametrize("components", [1, 3, 20])
-def test_cdf_against_scipy(components):
-    parameters = random_parameters((), components, 1)
+@pytest.mark.parametrize("n_components", [1, 3, 20])
+def test_cdf_against_scipy(n_components):
+    parameters = random_parameters((), n_components, 1)
     weights, means, covariances = dense(*parameters)
     x = torch.linspace(-8, 8, 33, dtype=torch.float64)[:, None]
     each = stats.norm.cdf(x.numpy(), means[:, 0], covariances[:, 0, 0] ** 0.5)
@@ -259,6 +259,6 @@ def test_ends_of_an_interval_are_in_order():
     logits, means = (torch.randn(4000, 3, generator=generator, dtype=torch.float64) for _ in "ab")
     scales = torch.rand(4000, 3, 1, generator=generator, dtype=torch.float64) * 60 - 20
     mixture = GaussianMixture(logits, means.unsqueeze(-1), scales)
-    for mass in (0.01, 0.1, 0.35, 0.6):
-        lower, upper = mixture.interval(mass)
+    for coverage in (0.01, 0.1, 0.35, 0.6):
+        lower, upper = mixture.interval(coverage)
         assert bool((lower <= upper).all())

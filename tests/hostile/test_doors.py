@@ -20,9 +20,9 @@ from torch import nn
 from condens import GaussianMixture, LowRankMixture, MDNRegressor, TransformedMixture
 from condens.errors import CondensError, NoClosedFormError
 from condens.inference import posterior
-from condens.maps import Integer, Interval, Positive, Real
 from condens.nn import HEADS, MLP, FullHead, MixtureNetwork
 from condens.training import Settings, train
+from condens.transforms import Integer, Interval, Positive, Real
 
 pytestmark = pytest.mark.slow
 mpl.use("Agg")
@@ -163,16 +163,16 @@ def test_settings_of_any_value(d):
     d.note("value", repr(value)[:60])
     options = {"epochs": 1, name: value}
     settings = Settings(**options)
-    plain = settings.as_dict()
+    plain = settings.to_dict()
     try:
         text = json.dumps(plain)
     except TypeError as error:
-        raise Wrong(f"as_dict is not plain: {error}") from None
+        raise Wrong(f"to_dict is not plain: {error}") from None
     again = Settings.from_dict(json.loads(text))
     need(again == settings or repr(again) == repr(settings), f"{again!r} for {settings!r}")
     if settings.epochs > 3 or (isinstance(settings.batch_size, int) and settings.batch_size > 1e9):
         return
-    network = MixtureNetwork.of(2, 2, components=2, width=4)
+    network = MixtureNetwork.of(2, 2, n_components=2, width=4)
     history = train(network, small_problem(d), settings)
     need(len(history.epochs) >= 1, "no epoch was trained")
     with torch.no_grad():
@@ -217,7 +217,7 @@ def test_what_cannot_be_trained(d):
     kind = d.choice("kind", ["no_grad", "inference_mode", "frozen", "module", "backbone", "predict",
                              "data", "settings"])  # fmt: skip
     data, settings = small_problem(d), Settings(epochs=1)
-    network = MixtureNetwork.of(2, 2, components=2, width=4)
+    network = MixtureNetwork.of(2, 2, n_components=2, width=4)
     if kind == "no_grad":
         with torch.no_grad():
             start = network(data[0]).mean
@@ -266,15 +266,15 @@ def test_what_cannot_be_trained(d):
 def test_networks_refuse_conditions_that_are_not_numbers(d):
     """What `nll` refuses, `forward` refuses too."""
     kind = d.choice("head", list(HEADS))
-    network = MixtureNetwork.of(3, 2, components=2, width=4, structure=kind)
+    network = MixtureNetwork.of(3, 2, n_components=2, width=4, covariance=kind)
     x, y = small_problem(d, 8, 3)
     bad = x.clone()
     bad[d.random.randrange(8), d.random.randrange(3)] = d.choice(
         "entry", [math.nan, math.inf, -math.inf]
     )
-    door = d.choice("door", ["forward", "nll", "row_nll"])
-    call = {"forward": lambda: network(bad).mean, "nll": lambda: network.nll(bad, y),
-            "row_nll": lambda: network.row_nll(bad, y)}[door]  # fmt: skip
+    door = d.choice("door", ["forward", "nll", "nll"])
+    call = {"forward": lambda: network(bad).mean, "nll": lambda: network.loss(bad, y),
+            "nll": lambda: network.nll(bad, y)}[door]  # fmt: skip
     if math.isnan(d.facts["entry"]) or door != "forward":
         refused(call, f"network by {door}")
     # As far as can be, and answered as what is far.
@@ -292,7 +292,7 @@ def test_no_closed_form_is_not_implemented(d):
     if what == "validate_args":
         if isinstance(mixture, TransformedMixture):
             for flag in (True, False):
-                TransformedMixture(mixture.base, mixture.maps, validate_args=flag)
+                TransformedMixture(mixture.base, mixture.transforms, validate_args=flag)
         return
     support = mixture.support
     draws = mixture.sample((4,))
@@ -345,11 +345,11 @@ def test_traced_draws_follow_their_parameters(d):
 def test_compiled_and_exported_questions(d):
     """fullgraph compilation and torch.export of draws, densities and losses give eager's answers."""
     how = d.choice("how", ["compile", "export", "vmap"])
-    what = d.choice("what", ["sample", "log_prob", "network.nll", "network.log_prob", "network"])
+    what = d.choice("what", ["sample", "log_prob", "network.loss", "network.log_prob", "network"])
     validate = d.flag("validate")
     logits, means, factors = traced_parts(d)
     dim = means.shape[-1]
-    network = MixtureNetwork.of(2, dim, components=2, width=4)
+    network = MixtureNetwork.of(2, dim, n_components=2, width=4)
     x, y = d.normal(5, 2).float(), d.normal(5, dim).float()
     if how == "vmap":
         draws = torch.vmap(lambda *p: GaussianMixture(*p, validate_args=False).sample(),
@@ -364,8 +364,8 @@ def test_compiled_and_exported_questions(d):
             self.network = network
 
         def forward(self, *given):
-            if what == "network.nll":
-                return self.network.nll(*given)
+            if what == "network.loss":
+                return self.network.loss(*given)
             if what == "network.log_prob":
                 return self.network(given[0]).log_prob(given[1])
             if what == "network":
@@ -620,6 +620,6 @@ def test_copies_are_equal(d):
                            "pickle": lambda m: pickle.loads(pickle.dumps(m))})  # fmt: skip
     y = mixture.sample()
     near(how(mixture).log_prob(y), mixture.log_prob(y), "a copy's log_prob", rtol=0)
-    network = MixtureNetwork.of(2, 2, components=2, width=4)
+    network = MixtureNetwork.of(2, 2, n_components=2, width=4)
     x = d.normal(3, 2)
     near(how(network)(x).mean, network(x).mean, "a copy's mean", rtol=0)

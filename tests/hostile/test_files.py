@@ -18,16 +18,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from helpers.model_files import Convolution, arrays, sealed
 from hostile.search import Wrong, finite, need, no_nan, property_of, refused
-from model_files import Convolution, arrays, sealed
 from safetensors.torch import load as tensors_of
 from safetensors.torch import save as bytes_of
 
 from condens import MDNRegressor, persistence
 from condens.errors import CondensError, ModelFileError, RunDirectoryError
-from condens.maps import Integer, Interval, Positive, Real
 from condens.nn import HEADS, MLP, Ensemble, FullHead, MixtureNetwork
 from condens.training import Settings, train
+from condens.transforms import Integer, Interval, Positive, Real
 
 pytestmark = pytest.mark.slow
 
@@ -62,7 +62,10 @@ def saved_and_loaded(network, columns, backbone=None):
         except CondensError as error:
             raise Wrong(f"saved, then refused: {str(error).partition('model: ')[2]}") from None
         need(answers(again, columns) == answers(network, columns), "loaded answers differ")
-        need(again.maps == network.maps, f"maps {again.maps} for {network.maps}")
+        need(
+            again.transforms == network.transforms,
+            f"maps {again.transforms} for {network.transforms}",
+        )
         persistence.save(again, folder / "again")
         need(path.read_bytes() == (folder / "again").read_bytes(), "saved again, another file")
         return again
@@ -82,20 +85,20 @@ def number(d, name, low=-8, high=8):
 @property_of(300)
 def test_maps_survive_files(d):
     """Bounds given as any kind of number."""
-    maps = []
+    transforms = []
     for i in range(d.integer("targets", 1, 3)):
         kind = d.choice(f"map {i}", ["integer", "interval", "positive", "real"])
         if kind == "integer":
-            maps.append(Integer(d.random.choice([None, number(d, f"lower {i}")])))
+            transforms.append(Integer(d.random.choice([None, number(d, f"lower {i}")])))
         elif kind == "interval":
-            maps.append(Interval(number(d, f"lower {i}"), number(d, f"upper {i}")))
+            transforms.append(Interval(number(d, f"lower {i}"), number(d, f"upper {i}")))
         elif kind == "positive":
-            maps.append(Positive(number(d, f"lower {i}")))
+            transforms.append(Positive(number(d, f"lower {i}")))
         else:
-            maps.append(Real())
-    network = MixtureNetwork.of(2, len(maps), components=2, width=4, maps=maps)
+            transforms.append(Real())
+    network = MixtureNetwork.of(2, len(transforms), n_components=2, width=4, transforms=transforms)
     again = saved_and_loaded(network, 2)
-    for one, other in zip(again.maps, maps, strict=True):
+    for one, other in zip(again.transforms, transforms, strict=True):
         need(one == other and hash(one) == hash(other), f"{one} for {other}")
 
 
@@ -103,7 +106,7 @@ def test_maps_survive_files(d):
 def test_networks_survive_files(d):
     """Every parameter of every network, as any kind of number and text."""
     whole = d.choice("whole numbers", {"int": int, "int64": np.int64, "int32": np.int32})
-    structure = d.choice("structure", list(HEADS))
+    covariance = d.choice("covariance", list(HEADS))
     c, t = d.integer("conditions", 1, 4), d.integer("targets", 1, 3)
     categories = [d.random.randint(2, 5) for _ in range(d.random.randint(0, c - 1))]
     d.note("categories", categories)
@@ -126,7 +129,7 @@ def test_networks_survive_files(d):
         pool = odd if names == "odd" else ["lat", "lon", "price"]
         names = d.note("names", d.random.sample(pool, t))
     options = {
-        "components": whole(d.integer("components", 1, 4)), "structure": structure,
+        "n_components": whole(d.integer("n_components", 1, 4)), "covariance": covariance,
         "width": whole(d.integer("width", 1, 6)), "depth": whole(d.integer("depth", 1, 3)),
         "normalise": d.choice("normalise", [True, False, 1, 0, np.bool_(True)]),
         "dropout": d.choice("dropout", [0, 0.0, 0.25, np.float32(0.1), 1 - 1e-12, 1e-300]),
@@ -134,8 +137,8 @@ def test_networks_survive_files(d):
         "rank": whole(d.integer("rank", 1, 3)), "categories": [whole(n) for n in categories],
         "names": names,
     }  # fmt: skip
-    if d.flag("maps", 0.3) and structure != "low_rank":
-        options["maps"] = [Positive()] * t
+    if d.flag("transforms", 0.3) and covariance != "low_rank":
+        options["transforms"] = [Positive()] * t
     network = MixtureNetwork.of(c, t, **options)
     backbone = None
     if d.flag("own backbone", 0.1):
@@ -150,7 +153,7 @@ def test_networks_survive_files(d):
 SETTINGS = {
     "clip": [math.inf, 1e308, 5, np.float32(2)], "learning_rate": [1e-3, np.float64(1e-4)],
     "weight_decay": [0, 1e-300, 0.5], "entropy": [0, 0.1, 1], "average": [0, 0.5, np.float32(0.9)],
-    "validation_share": [0, 0.1, 0.5], "patience": [1, 2**40, np.int64(7)], "batch_size": [1, 8, "rule", np.int64(16)],
+    "validation_fraction": [0, 0.1, 0.5], "patience": [1, 2**40, np.int64(7)], "batch_size": [1, 8, "rule", np.int64(16)],
     "schedule": ["plateau", "constant", "cosine"], "bound": [None, "weighted", "uniform", "printed"],
     "bound_epochs": [0, 1, 2**33], "start": ["data", "zero"], "warmup_steps": [0, 3, 2**40],
     "condition_noise": ["rule", 0, 0.1, 1], "target_noise": ["rule", 0, 0.01], "seed": [0, 2**31, -1, 2**63 - 1, 2**64],
@@ -274,13 +277,15 @@ def file_of(kind):
             MDNRegressor(2, width=4, settings=Settings(epochs=1), random_state=0, target_transform="positive",
                          calibration_fraction=0.3).fit(x, y).save(path)  # fmt: skip
         else:
-            maps = [Integer(0), Interval(0.0, 1.0)] if kind == "maps" else None
-            network = MixtureNetwork.of(2, 2, components=2, width=3, maps=maps, names=["a", "b"])
+            transforms = [Integer(0), Interval(0.0, 1.0)] if kind == "transforms" else None
+            network = MixtureNetwork.of(
+                2, 2, n_components=2, width=3, transforms=transforms, names=["a", "b"]
+            )
             persistence.save(Ensemble([network]) if kind == "ensemble" else network, path)
         return path.read_bytes()
 
 
-KINDS = ["network", "maps", "ensemble", "regressor"]
+KINDS = ["network", "transforms", "ensemble", "regressor"]
 
 
 @property_of(600)
@@ -415,7 +420,7 @@ def problem(d, n=60):
 
 def network_of(**options):
     torch.manual_seed(5)
-    return MixtureNetwork.of(2, 2, **{"components": 2, "width": 4, **options})
+    return MixtureNetwork.of(2, 2, **{"n_components": 2, "width": 4, **options})
 
 
 @cache
@@ -520,7 +525,7 @@ def test_resuming_another_run(d):
     change = d.choice("change", {
         "dropout": {"dropout": d.number("share", 0.05, 0.6)}, "width": {"width": 5}, "depth": {"depth": 3},
         "floor": {"floor": d.power("floor", -6, -1)}, "normalise": {"normalise": True},
-        "components": {"components": 3}, "structure": {"structure": "diagonal"}, "maps": {"maps": [Real(), Interval(-2, 2)]},
+        "n_components": {"n_components": 3}, "covariance": {"covariance": "diagonal"}, "transforms": {"transforms": [Real(), Interval(-2, 2)]},
         "settings": {}, "data": {}, "weights": {}, "order": {}, "activation": {},
     })  # fmt: skip
     settings, data = Settings(epochs=4), (x, y)

@@ -19,8 +19,8 @@ from sklearn.base import clone
 
 from condens import GaussianMixture, MDNRegressor
 from condens.errors import CondensError
+from condens.estimator.scorers import log_likelihood_scorer
 from condens.nn import HEADS
-from condens.scorers import log_likelihood_scorer
 from condens.training import Settings
 
 pytestmark = pytest.mark.slow

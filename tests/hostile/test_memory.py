@@ -52,7 +52,7 @@ def view_of(d, name, shape, dtype, leaf=None):
 
 def sizes(d, most=9):
     n = d.integer("rows", 1, 300)
-    return n, d.integer("components", 1, 5), d.integer("dimensions", 1, most)
+    return n, d.integer("n_components", 1, 5), d.integer("dimensions", 1, most)
 
 
 def packed(d, dimensions):
@@ -150,14 +150,14 @@ def test_heads_with_strided_features_and_targets(d):
         if weights == "none"
         else d.normal(2 * n).abs()[:: 2 if weights == "strided" else 1][:n]
     )
-    door = d.choice("door", ["nll", "row_nll"])
+    door = d.choice("door", ["nll", "nll"])
     rows = references.mixture_nll(exact(plain[0]), plain[1])
     expected = rows.mean() if given is None else (rows * given).sum()
     if door == "nll":
         cast = None if given is None else given.to(dtype)
-        got = head.nll(*views, cast)
+        got = head.loss(*views, cast)
     else:
-        got = head.row_nll(*views)
+        got = head.nll(*views)
         got = got.mean() if given is None else (got * given.to(dtype)).sum()
     compare_gradients(
         d, [*leaves, *head.parameters()], [*twins, *exact.parameters()], got, expected, dtype
@@ -188,20 +188,20 @@ def test_lengths_that_do_not_match(d):
     dtype = d.choice("dtype", FLOATS)
     n, k, dim, f = d.integer("rows", 2, 400), d.integer("k", 1, 4), d.integer("dim", 1, 4), 3
     t = packed(d, dim)
-    door = d.choice("door", ["head.nll", "head.row_nll", "linear_nll", "nll", "weighted_nll",
-                             "sample", "rsample", "network.nll", "mixture"])  # fmt: skip
+    door = d.choice("door", ["head.loss", "head.nll", "linear_nll", "nll", "weighted_nll",
+                             "sample", "rsample", "network.loss", "mixture"])  # fmt: skip
     wrong = wrong_length(d, n)
     make = lambda *s: (0.3 * d.normal(*s)).to(dtype)  # noqa: E731
-    if door in ("head.nll", "head.row_nll", "network.nll"):
+    if door in ("head.loss", "head.nll", "network.loss"):
         kind = d.choice("head", list(HEADS))
         head = HEADS[kind](f, dim, k).to(dtype)
-        part = d.choice("wrong", ["features", "target"] + ["weights"] * (door != "head.row_nll"))
+        part = d.choice("wrong", ["features", "target"] + ["weights"] * (door != "head.nll"))
         lengths = {p: wrong if p == part else n for p in ("features", "target", "weights")}
         x, y = make(lengths["features"], f), make(lengths["target"], dim)
         w = make(lengths["weights"]).abs() if part == "weights" or d.flag("weighted") else None
-        owner = MixtureNetwork(torch.nn.Identity(), head) if door == "network.nll" else head
-        if door == "head.row_nll":
-            refused(lambda: head.row_nll(x, y), door)
+        owner = MixtureNetwork(torch.nn.Identity(), head) if door == "network.loss" else head
+        if door == "head.nll":
+            refused(lambda: head.nll(x, y), door)
         else:
             refused(lambda: owner.nll(x, y, w).backward(), f"{door} with wrong {part}")
     elif door == "linear_nll":
@@ -297,7 +297,7 @@ def test_sizes_of_zero(d):
     try:
         if door == "head":
             head = HEADS[d.choice("head", list(HEADS))](3, max(dim, 1), max(k, 1)).to(dtype)
-            got = head.nll(make(n, 3), make(n, max(dim, 1)))
+            got = head.loss(make(n, 3), make(n, max(dim, 1)))
             got.backward()
             valid = True
         elif door == "linear_nll":
@@ -362,7 +362,7 @@ def test_mixed_dtypes(d):
             x = d.normal(n, 2)
             with torch.no_grad():
                 expected = references.mixture_nll(head(x), exact["target"]).mean()
-            near(head.nll(x, given[0]), expected, door, rtol=1e-6, atol=1e-6)
+            near(head.loss(x, given[0]), expected, door, rtol=1e-6, atol=1e-6)
             return
         call = {
             "nll": lambda: functional.nll(*given),
@@ -398,7 +398,7 @@ def test_edits_between_forward_and_backward(d):
     dtype = d.choice("dtype", FLOATS)
     n, k, dim, f = d.integer("rows", 1, 60), d.integer("k", 1, 3), d.integer("dim", 1, 3), 3
     t = packed(d, dim)
-    door = d.choice("door", ["nll", "weighted_nll", "linear_nll", "head.nll", "head.row_nll"])
+    door = d.choice("door", ["nll", "weighted_nll", "linear_nll", "head.loss", "head.nll"])
     make = lambda *s: (0.5 * d.normal(*s)).to(dtype).requires_grad_()  # noqa: E731
     if door in ("nll", "weighted_nll"):
         inputs = {"target": make(n, dim), "logits": make(n, k), "means": make(n, k, dim),
@@ -409,15 +409,15 @@ def test_edits_between_forward_and_backward(d):
         outputs = k * (1 + dim + t)
         inputs = {"features": make(n, f), "target": make(n, dim), "weight": make(outputs, f),
                   "bias": make(outputs)}  # fmt: skip
-        structure = "full" if t != dim or dim == 1 else "diagonal"
+        covariance = "full" if t != dim or dim == 1 else "diagonal"
 
         def call(features, target, weight, bias):
             if door == "linear_nll":
                 return kernels.linear_nll(features, weight, bias, target, k)
-            head = HEADS[structure](f, dim, k).to(dtype)
+            head = HEADS[covariance](f, dim, k).to(dtype)
             del head.linear.weight, head.linear.bias
             head.linear.weight, head.linear.bias = weight, bias
-            one = head.nll if door == "head.nll" else head.row_nll
+            one = head.loss if door == "head.loss" else head.nll
             return one(features, target).sum()
 
     edited = d.choice("edited", list(inputs))

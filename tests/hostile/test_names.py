@@ -13,8 +13,8 @@ from sklearn.metrics import r2_score
 from sklearn.model_selection import cross_val_score
 
 from condens import MDNRegressor
+from condens.estimator.scorers import energy_scorer, log_likelihood_scorer
 from condens.inference import posterior
-from condens.scorers import energy_scorer, log_likelihood_scorer
 from condens.training import Settings
 
 pytestmark = pytest.mark.slow

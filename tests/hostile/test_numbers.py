@@ -12,9 +12,9 @@ from hostile.references import Exact
 from hostile.search import finite, near, need, no_nan, numbers, property_of
 
 from condens import GaussianMixture, LowRankMixture, TransformedMixture, functional
-from condens.conformal import Calibration
-from condens.maps import Integer, Interval, Positive, Real
+from condens.evaluation import Calibration
 from condens.nn import HEADS, MixtureNetwork, Standardiser
+from condens.transforms import Integer, Interval, Positive, Real
 
 pytestmark = pytest.mark.slow
 
@@ -34,7 +34,7 @@ def parameters(d, k, dim, *, spread=2.0, log_scale=0.5, batch=(), full=None):
 def test_distribution_functions_stay_between_zero_and_one(d):
     """0 ≤ F ≤ 1, F rises, and F is the sum of its normals."""
     dtype = d.choice("dtype", FLOATS)
-    k = d.integer("components", 1, 400)
+    k = d.integer("n_components", 1, 400)
     scale = d.power("scale", -12, 12)
     logits = 8 * d.normal(k) if d.flag("uneven") else torch.zeros(k, dtype=torch.float64)
     means, deviations = scale * d.normal(k, 1), scale * (d.normal(k, 1)).exp()
@@ -89,7 +89,7 @@ def test_probabilities_of_large_counts(d):
     """P(Y = y) = Φ(b) − Φ(a) of the cell, up to the largest whole numbers."""
     lower = d.choice("lower", [None, 0, 1, -7, 40])
     y = d.note("y", float(math.floor(d.power("y", 0, 17.5))))
-    k = d.integer("components", 1, 3)
+    k = d.integer("n_components", 1, 3)
     near_y = math.log(y) if lower is not None else y
     unit = 1.0 if lower is not None else max(1.0, y * d.power("relative", -3, 0))
     means = (near_y + unit * 2 * d.normal(k, 1)).double()
@@ -125,7 +125,7 @@ def test_conditioning_on_large_counts(d):
     mpmath.mp.dps = references.DIGITS
     at = mpmath.mpf(y) + 0.5 if lower is None else mpmath.log(mpmath.mpf(y) + 0.5 - lower)
     unit = 1.0 if lower is not None else max(1e6, y * d.power("relative", -10, 0))
-    k = d.integer("components", 1, 3)
+    k = d.integer("n_components", 1, 3)
     rho = torch.from_numpy(d.rng.uniform(-0.95, 0.95, k))
     means = torch.stack([d.normal(k), float(at) + unit * 3 * d.normal(k)], -1)
     cross = torch.stack([torch.ones(k), rho, rho, torch.ones(k)], -1).reshape(k, 2, 2).double()
@@ -146,7 +146,7 @@ def test_conditioning_on_large_counts(d):
 @property_of(180)
 def test_crps_of_positive_targets(d):
     """The score of lognormal mixtures, right to 1e-9 or refused."""
-    k = d.integer("components", 1, 3)
+    k = d.integer("n_components", 1, 3)
     mu = d.rng.normal(0, d.number("spread", 0, 6), k)
     sigma = 10 ** d.rng.uniform(-2, math.log10(30), k)
     weights = d.rng.uniform(0.05, 1, k)
@@ -178,7 +178,7 @@ def test_crps_of_positive_targets(d):
 @property_of(350)
 def test_densities_of_rows_with_gaps(d):
     """log p of what was observed, for factors of any condition number, by every door."""
-    k, dim = d.integer("components", 1, 3), d.integer("dimensions", 2, 4)
+    k, dim = d.integer("n_components", 1, 3), d.integer("dimensions", 2, 4)
     size = d.number("log10 of the largest factor", 0, 10)
     logits, means, factors = parameters(d, k, dim, full=True)
     signs = torch.from_numpy(d.rng.choice([-1.0, 0.0, 1.0], (k, dim)))
@@ -208,7 +208,7 @@ def test_densities_of_rows_with_gaps(d):
 def test_heads_see_rows_with_gaps_exactly(d):
     """A head's loss of a row with gaps is that of the mixture's marginal, gradients finite."""
     kind = d.choice("head", list(HEADS))
-    k, dim, n = d.integer("components", 1, 4), d.integer("dimensions", 1, 5), 6
+    k, dim, n = d.integer("n_components", 1, 4), d.integer("dimensions", 1, 5), 6
     head = HEADS[kind](3, dim, k).double()
     with torch.no_grad():
         head.linear.weight.copy_(d.normal(*head.linear.weight.shape) * d.power("gain", -1, 0.7))
@@ -217,7 +217,7 @@ def test_heads_see_rows_with_gaps_exactly(d):
     gaps = torch.from_numpy(d.rng.random((n, dim)) < 0.4)
     target = target.masked_fill(gaps, math.nan)
     weights = d.normal(n).abs()
-    got = head.nll(features, target, weights)
+    got = head.loss(features, target, weights)
     mixture = head(features.detach())
     full = mixture.to_full() if isinstance(mixture, LowRankMixture) else mixture
     expected = 0.0
@@ -238,7 +238,7 @@ def test_heads_see_rows_with_gaps_exactly(d):
 def test_gradients_of_extreme_factors(d):
     """Losses and gradients are right or infinite, and never NaN, at every finite log-diagonal."""
     dtype = d.choice("dtype", FLOATS)
-    n, k, dim = d.integer("rows", 1, 12), d.integer("components", 1, 3), d.integer("dim", 1, 4)
+    n, k, dim = d.integer("rows", 1, 12), d.integer("n_components", 1, 3), d.integer("dim", 1, 4)
     full = d.flag("full")
     top = d.number("log-diagonal", 20, 130 if dtype is torch.float32 else 354)
     logits, means, factors = parameters(d, k, dim, batch=(n,), full=full)
@@ -282,7 +282,7 @@ def test_gradients_of_extreme_factors(d):
 @property_of(220)
 def test_quantiles_of_extreme_scales(d):
     """F(F⁻¹(p)) = p by mpmath, for scales over the whole range of the dtype."""
-    k = d.integer("components", 1, 4)
+    k = d.integer("n_components", 1, 4)
     top = d.number("log-diagonal", *d.random.choice([(0, 353), (345, 354.5)]))
     ends = [-1.0, 1.0] if d.flag("at the ends") else d.rng.uniform(-1, 1, 9)
     log_diagonal = top * torch.from_numpy(d.rng.choice(ends, (k, 1)))
@@ -319,7 +319,7 @@ def test_quantiles_of_extreme_scales(d):
         below, above = probability(x - margin), probability(x + margin)
         good = below * (1 - mpmath.mpf(1e-11)) <= level <= above * (1 + mpmath.mpf(1e-11))
         need(good, f"icdf({level!r}) = {x!r} has probability {mpmath.nstr(probability(x), 12)}")
-    low, high = mixture.interval(d.number("mass", 0.01, 0.999))
+    low, high = mixture.interval(d.number("coverage", 0.01, 0.999))
     finite([low, high], "interval")
     need(bool(low <= high), "the interval's ends are in the wrong order")
 
@@ -327,7 +327,7 @@ def test_quantiles_of_extreme_scales(d):
 @property_of(350)
 def test_conditioning_far_away(d):
     """Weights, means and variances given values at up to 10⁹ σ are those of mpmath."""
-    k, dim = d.integer("components", 1, 4), d.integer("dimensions", 2, 4)
+    k, dim = d.integer("n_components", 1, 4), d.integer("dimensions", 2, 4)
     logits, means, factors = parameters(d, k, dim, full=d.flag("dense"))
     if d.flag("same scales"):
         factors = factors[:1].expand(k, -1).clone()
@@ -361,7 +361,7 @@ def test_conditioning_far_away(d):
 @property_of(300)
 def test_log_densities_anywhere(d):
     """log p(x) and its gradient at any finite x: right, or −inf with no gradient."""
-    k, dim = d.integer("components", 1, 3), d.integer("dimensions", 1, 3)
+    k, dim = d.integer("n_components", 1, 3), d.integer("dimensions", 1, 3)
     dtype = d.choice("dtype", FLOATS)
     logits, means, factors = (p.to(dtype) for p in parameters(d, k, dim, full=True))
     top = 37 if dtype is torch.float32 else 300
@@ -408,18 +408,18 @@ QUESTIONS = {
 
 def mapped(d, k, dim, scale):
     """Return a transformed mixture and a point in its support."""
-    maps, columns = [], []
+    transforms, columns = [], []
     for i in range(dim):
         kind = d.choice(f"map {i}", ["real", "positive", "interval", "integer", "count"])
         low = d.rng.normal() * scale
-        maps.append({"real": Real(), "positive": Positive(float(low)),
+        transforms.append({"real": Real(), "positive": Positive(float(low)),
                      "interval": Interval(float(low), float(low) + max(scale, abs(low) * 1e-6)),
                      "integer": Integer(), "count": Integer(0)}[kind])  # fmt: skip
-        columns.append(maps[-1].from_real(d.normal(1).clamp(-2, 2)))
+        columns.append(transforms[-1].from_real(d.normal(1).clamp(-2, 2)))
     logits, means, factors = parameters(d, k, dim)
     width = d.power("width", -2, 1.5)
     factors[..., :dim] -= math.log(width)
-    mixture = TransformedMixture(GaussianMixture(logits, width * means, factors), maps)
+    mixture = TransformedMixture(GaussianMixture(logits, width * means, factors), transforms)
     return mixture, torch.cat(columns).to(torch.float64)
 
 
@@ -427,7 +427,7 @@ def mapped(d, k, dim, scale):
 def test_no_question_is_answered_with_nan(d):
     """Finite parameters and values: an answer without NaN, or a named error."""
     dtype = d.choice("dtype", FLOATS)
-    k, dim = d.integer("components", 1, 4), d.integer("dimensions", 1, 4)
+    k, dim = d.integer("n_components", 1, 4), d.integer("dimensions", 1, 4)
     kind = d.choice("kind", ["gaussian", "low rank", "transformed"])
     top = 40 if dtype is torch.float32 else 340
     scale = math.exp(d.number("log of the scale", -top, top) * d.size)
@@ -435,7 +435,7 @@ def test_no_question_is_answered_with_nan(d):
         mixture, x = mapped(d, k, dim, min(scale, 1e6))
         mixture, x = mixture.to(dtype), x.to(dtype)
         if not bool(
-            torch.stack([m.contains(v) for m, v in zip(mixture.maps, x, strict=True)]).all()
+            torch.stack([m.contains(v) for m, v in zip(mixture.transforms, x, strict=True)]).all()
         ):
             x = mixture.sample()
     else:
@@ -465,7 +465,7 @@ def test_calibrated_intervals_keep_ties(d):
     m = d.integer("rows", 3, 150)
     coverage = d.number("coverage", 0.05, 0.95)
     values = d.choice("values", ["two", "few", "whole", "edges", "all different"])
-    k = d.integer("components", 1, 3)
+    k = d.integer("n_components", 1, 3)
     logits, means, factors = parameters(d, k, 1, batch=(m,), log_scale=1.0)
     if d.flag("one density"):
         logits, means, factors = (p[:1].expand_as(p).clone() for p in (logits, means, factors))
@@ -532,25 +532,25 @@ def test_columns_of_any_scale(d):
         if n > 1 and offset == 0.0 and not d.facts["outlier"]:
             need(float(standard(values).abs().max()) < 50, "not standardised")
         return
-    network = MixtureNetwork.of(columns, 2, components=2, width=4).double()
+    network = MixtureNetwork.of(columns, 2, n_components=2, width=4).double()
     target = d.normal(n, 2)
     network.prepare(values, target)
     with torch.no_grad():
         mixture = network(values)
         finite([mixture.mean, mixture.variance], "the network's moments")
-        no_nan(network.nll(values, target), "nll")
+        no_nan(network.loss(values, target), "nll")
 
 
 @property_of(250, refusals=False)
 def test_subsets_of_transformed_targets(d):
     """p(a, b) = p(a | b) p(b), for positive, bounded and real targets in any order."""
-    dim, k = d.integer("dimensions", 2, 4), d.integer("components", 1, 3)
+    dim, k = d.integer("dimensions", 2, 4), d.integer("n_components", 1, 3)
     bounds = d.power("bounds", -3, 4)
     kinds = [Real(), Positive(), Positive(-bounds), Interval(-bounds, 2 * bounds)]
-    maps = [kinds[d.random.randrange(4)] for _ in range(dim)]
-    d.note("maps", maps)
+    transforms = [kinds[d.random.randrange(4)] for _ in range(dim)]
+    d.note("transforms", transforms)
     base = GaussianMixture(*parameters(d, k, dim, full=True))
-    mixture = TransformedMixture(base, maps)
+    mixture = TransformedMixture(base, transforms)
     y = mixture.sample(generator=d.generator)
     first = d.random.sample(range(dim), d.random.randint(1, dim - 1))
     rest = [i for i in range(dim) if i not in first]

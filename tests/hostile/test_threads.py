@@ -35,7 +35,7 @@ def job(d, x, y):
     settings = Settings(**options)
 
     # Made once: making one is the user's own use of torch's generator.
-    first = MixtureNetwork.of(2, 2, components=2, width=8, dropout=dropout)
+    first = MixtureNetwork.of(2, 2, n_components=2, width=8, dropout=dropout)
 
     def fit():
         if kind == "train":
@@ -152,10 +152,10 @@ def test_interrupts(d):
             else:
                 pair = torch.from_numpy(x), torch.from_numpy(y)
                 if kind == "choose":
-                    chosen = choose_components(lambda k: MixtureNetwork.of(2, 2, components=k, width=8), pair,
+                    chosen = choose_components(lambda k: MixtureNetwork.of(2, 2, n_components=k, width=8), pair,
                                       settings, most=4)  # fmt: skip
                 else:
-                    network = MixtureNetwork.of(2, 2, components=2, width=8)
+                    network = MixtureNetwork.of(2, 2, n_components=2, width=8)
                     history = train(network, pair, settings, directory=folder)
         except KeyboardInterrupt:
             took = time.monotonic() - sent[0]

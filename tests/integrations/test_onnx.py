@@ -12,11 +12,11 @@ import torch
 from condens import GaussianMixture
 from condens.errors import ArgumentError, ModelFileError
 from condens.functional import triangular
-from condens.integrations.agreement import check_agreement, trial_inputs
-from condens.integrations.graphs import GRAPHS, LogDensity, MixtureParameters, Sampler
 from condens.integrations.onnx import export
-from condens.maps import Integer, Interval, Positive, Real
+from condens.integrations.onnx.check import check_agreement, trial_inputs
+from condens.integrations.onnx.graph import GRAPHS, LogDensity, MixtureParameters, Sampler
 from condens.nn import Ensemble, MixtureNetwork
+from condens.transforms import Integer, Interval, Positive, Real
 
 C = 3
 
@@ -29,12 +29,19 @@ def SLOW_PAIR(name, what):  # noqa: N802
     return pytest.param(name, what, marks=pytest.mark.slow)
 
 
-def network_of(targets, structure, components, *, seed=0, dtype=torch.float32, maps=None, loc=None):
+def network_of(
+    targets, covariance, n_components, *, seed=0, dtype=torch.float32, transforms=None, loc=None
+):
     """Return a network whose outputs vary much with the condition, in units of their own."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         network = MixtureNetwork.of(
-            C, targets, components=components, structure=structure, width=16, maps=maps
+            C,
+            targets,
+            n_components=n_components,
+            covariance=covariance,
+            width=16,
+            transforms=transforms,
         )
         with torch.no_grad():
             network.head.linear.weight.mul_(10)
@@ -56,8 +63,8 @@ NETWORKS = {
     "tied": lambda: network_of(3, "tied", 2),
     "one": lambda: network_of(1, "full", 1),
     "years": lambda: network_of(2, "full", 3, dtype=torch.float64, loc=1.7e9),
-    "maps": lambda: network_of(
-        3, "full", 2, dtype=torch.float64, maps=[Positive(0.1), Interval(-0.3, 0.7), Real()]
+    "transforms": lambda: network_of(
+        3, "full", 2, dtype=torch.float64, transforms=[Positive(0.1), Interval(-0.3, 0.7), Real()]
     ),
     "ensemble": lambda: ensemble(),
 }
@@ -174,7 +181,7 @@ def test_not_numbers_and_infinity(written):
 
 
 def test_outside_the_support(written):
-    file = written("maps", "log_density")
+    file = written("transforms", "log_density")
     condition = conditions(file.network, 5)
     inside = torch.tensor([1.0, 0.2, 0.0], dtype=torch.float64)
     target = inside.repeat(5, 1)
@@ -186,7 +193,7 @@ def test_outside_the_support(written):
         agree(ours[4:], file.network(condition[4:]).log_prob(target[4:]), torch.float64)
 
 
-@pytest.mark.parametrize("name", ["isotropic", "ensemble", SLOW("years"), SLOW("maps")])
+@pytest.mark.parametrize("name", ["isotropic", "ensemble", SLOW("years"), SLOW("transforms")])
 def test_mixture(written, name):
     file = written(name, "mixture")
     for rows in (1, 7, 1000):
@@ -200,7 +207,9 @@ def test_mixture(written, name):
         agree(ours.factors, theirs.factors, ours.dtype)
 
 
-@pytest.mark.parametrize("name", ["full", "maps", SLOW("years"), SLOW("diagonal"), SLOW("one")])
+@pytest.mark.parametrize(
+    "name", ["full", "transforms", SLOW("years"), SLOW("diagonal"), SLOW("one")]
+)
 def test_draws(written, name):
     file = written(name, "sample")
     dtype, dimensions = file.network.dtype, file.network.dimensions
@@ -211,7 +220,7 @@ def test_draws(written, name):
         with torch.no_grad():
             mixture = file.network(condition)
         base = getattr(mixture, "base", mixture)
-        component = torch.randint(base.components, (draws, rows), generator=generator)
+        component = torch.randint(base.n_components, (draws, rows), generator=generator)
         # Components that have next to no weight have no place in [0, 1] of their own.
         component = torch.where(
             base.weights.mT[component, range(rows)] < 1e-4, base.logits.argmax(-1), component
@@ -236,7 +245,7 @@ def test_draws_never_leave_the_shares():
 
 
 def test_draws_for_a_condition_that_is_no_number(written):
-    file = written("maps", "sample")
+    file = written("transforms", "sample")
     condition = conditions(file.network, 2)
     condition[0, 0] = torch.nan
     (ours,) = file(condition, torch.zeros(1, 2, 3).double(), torch.full((1, 2), 0.5).double())
@@ -282,7 +291,7 @@ def spread_out(network, seed=7):
     [
         ("full", "log_density"),
         ("ensemble", "log_density"),
-        ("maps", "log_density"),
+        ("transforms", "log_density"),
         ("tied", "mixture"),
         SLOW_PAIR("full", "sample"),
         SLOW_PAIR("diagonal", "mixture"),
@@ -393,7 +402,11 @@ def test_a_file_of_another_network_is_refused(written):
 
 REFUSED = {
     "low_rank": (lambda: network_of(3, "low_rank", 2), "log_density", "low_rank"),
-    "whole": (lambda: network_of(1, "full", 2, maps=[Integer(0)]), "log_density", "whole numbers"),
+    "whole": (
+        lambda: network_of(1, "full", 2, transforms=[Integer(0)]),
+        "log_density",
+        "whole numbers",
+    ),
     "codes": (lambda: MixtureNetwork.of(3, 2, categories=[4]), "mixture", "codes of categories"),
     "what": (lambda: network_of(2, "full", 1), "density", "log_density, mixture, sample"),
     "other": (lambda: torch.nn.Linear(2, 2), "mixture", "model is Linear"),

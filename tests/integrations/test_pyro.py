@@ -19,7 +19,7 @@ with warnings.catch_warnings():
 from condens import GaussianMixture, LowRankMixture, TransformedMixture
 from condens.errors import ArgumentError
 from condens.integrations.pyro import for_pyro
-from condens.maps import Integer, Interval, Positive, Real
+from condens.transforms import Integer, Interval, Positive, Real
 
 
 def mixture(*batch, dimensions=2):
@@ -128,11 +128,11 @@ def test_a_guide_learns_by_the_elbo():
     assert abs(sum(losses[-20:]) / 20) < 0.05
 
 
-MAPS = [Positive(1.0), Interval(-1.0, 2.0), Real()]
+TRANSFORMS = [Positive(1.0), Interval(-1.0, 2.0), Real()]
 
 
 def constrained():
-    ours = TransformedMixture(mixture(dimensions=3), MAPS)
+    ours = TransformedMixture(mixture(dimensions=3), TRANSFORMS)
 
     def model():
         return pyro.sample("y", for_pyro(ours))
@@ -204,7 +204,7 @@ def test_shapes_are_inferred_from_those_of_the_parameters(name):
     assert kind.infer_shapes(**SHAPES[name]) == (made.batch_shape, made.event_shape)
     with pytest.raises(ArgumentError, match=r"arg_shapes names .*Pass the shape of each"):
         kind.infer_shapes(logits=(3,))
-    with pytest.raises(ArgumentError, match="components"):
+    with pytest.raises(ArgumentError, match="n_components"):
         kind.infer_shapes(**{**SHAPES[name], "logits": (7,)})
 
 

@@ -8,24 +8,24 @@ from functools import partial
 
 import pytest
 import torch
-from reference import random_low_rank, random_parameters
+from helpers.reference import random_low_rank, random_parameters
 from torch import nn
 from torch.distributions import MultivariateNormal
 from torch.testing import assert_close
 
 from condens import GaussianMixture, LowRankMixture, TransformedMixture
 from condens.errors import ArgumentError, NotPositiveDefiniteError, ShapeError
-from condens.maps import Positive, Real
 from condens.nn import MixtureNetwork
 from condens.training import Settings
+from condens.transforms import Positive, Real
 
 pytest.importorskip("sbi", reason="sbi is not installed")
 
+from helpers.simulators import GaussianLinear, TwoMoons
 from sbi.inference import NLE, NPE, NPE_A, NPE_B, NRE
 from sbi.inference.posteriors.posterior_parameters import MCMCPosteriorParameters
 from sbi.neural_nets import posterior_nn
 from sbi.utils.metrics import c2st
-from simulators import GaussianLinear, TwoMoons
 
 from condens.integrations.sbi import (
     CondensEstimator,
@@ -142,13 +142,13 @@ def test_shapes_that_do_not_fit_are_refused():
         estimator.loss(theta[:, :1], x)
     with pytest.raises(ShapeError, match="theta has shape"):
         density_estimator()(theta[:, 0], x)
-    with pytest.raises(ArgumentError, match="components"):
+    with pytest.raises(ArgumentError, match="n_components"):
         density_estimator(n_components=0)(theta, x)
     with pytest.raises(ArgumentError, match="of is 'y', but 'theta' or 'x'"):
         density_estimator(of="y")
     with pytest.raises(ArgumentError, match="covariance is 'round'"):
         density_estimator(covariance="round")
-    net = MixtureNetwork.of(3, 2, maps=[Real(), Positive()])
+    net = MixtureNetwork.of(3, 2, transforms=[Real(), Positive()])
     with pytest.raises(ArgumentError, match="net has maps"):
         CondensEstimator(net, torch.Size([2]), torch.Size([3]))
 
@@ -156,10 +156,10 @@ def test_shapes_that_do_not_fit_are_refused():
 # Mixtures.
 
 
-@pytest.mark.parametrize("structure", ["full", "diagonal"])
+@pytest.mark.parametrize("covariance", ["full", "diagonal"])
 @pytest.mark.parametrize("dimensions", [1, 2, 5])
-def test_mog_there_and_back(structure, dimensions):
-    mixture = GaussianMixture(*random_parameters((4,), 3, dimensions, structure=structure))
+def test_mog_there_and_back(covariance, dimensions):
+    mixture = GaussianMixture(*random_parameters((4,), 3, dimensions, covariance=covariance))
     mog = to_mog(mixture)
     x = mixture.sample((9,))
     assert_close(mog.log_prob(x), mixture.log_prob(x), rtol=1e-10, atol=1e-10)

@@ -6,8 +6,8 @@ from functools import cache
 import mpmath
 import pytest
 import torch
-from implementations import IMPLEMENTATIONS, forced
-from reference import STRUCTURES
+from helpers.implementations import IMPLEMENTATIONS, forced
+from helpers.reference import COVARIANCES
 from torch.testing import assert_close
 
 from condens.errors import ArgumentError, ShapeError
@@ -23,9 +23,9 @@ def implementation(request, monkeypatch):
     yield from forced(request.param, monkeypatch)
 
 
-def case(structure="full", rows=150, inputs=6, components=3, dimensions=4):
-    packed = dimensions * (dimensions + 1) // 2 if structure == "full" else dimensions
-    layout = Layout(components, dimensions, packed)
+def case(covariance="full", rows=150, inputs=6, n_components=3, dimensions=4):
+    packed = dimensions * (dimensions + 1) // 2 if covariance == "full" else dimensions
+    layout = Layout(n_components, dimensions, packed)
     features = torch.randn(rows, inputs, dtype=torch.float64)
     weight = 0.2 * torch.randn(layout.outputs, inputs, dtype=torch.float64)
     bias = 0.2 * torch.randn(layout.outputs, dtype=torch.float64)
@@ -53,16 +53,16 @@ def bounded(u, floor, ceiling):
         return mpmath.log(floor + s), s / (floor + s) * (e * s)
 
 
-@pytest.mark.parametrize("structure", STRUCTURES)
+@pytest.mark.parametrize("covariance", COVARIANCES)
 @pytest.mark.parametrize("bounds", BOUNDS, ids=str)
 @pytest.mark.parametrize("chunk", [1, 64, 150, 1000])
-def test_same_loss_and_gradients_for_every_chunk(implementation, chunk, bounds, structure):
-    layout, tensors = case(structure)
+def test_same_loss_and_gradients_for_every_chunk(implementation, chunk, bounds, covariance):
+    layout, tensors = case(covariance)
     row_weights = torch.rand(150, dtype=torch.float64)
     expected = plainly(layout, *tensors, row_weights, *bounds)
     floor, ceiling = bounds
     value = linear_nll(
-        *tensors, layout.components, row_weights, floor=floor, ceiling=ceiling, chunk=chunk
+        *tensors, layout.n_components, row_weights, floor=floor, ceiling=ceiling, chunk=chunk
     )
     assert_close(value, expected, rtol=1e-11, atol=1e-11)
     reference = torch.autograd.grad(expected, tensors)
@@ -75,17 +75,17 @@ def test_mean_by_default_and_a_second_backward_pass(implementation):
     layout, tensors = case()
     rows = torch.full((150,), 1 / 150, dtype=torch.float64)
     reference = torch.autograd.grad(plainly(layout, *tensors, rows), tensors)
-    value = linear_nll(*tensors, layout.components, chunk=40)
+    value = linear_nll(*tensors, layout.n_components, chunk=40)
     for _ in range(2):
         made = torch.autograd.grad(value, tensors, retain_graph=True)
         assert_close(made, reference, rtol=1e-9, atol=1e-12)
 
 
 def test_derivatives_of_both_orders(implementation):
-    layout, tensors = case(rows=3, inputs=2, components=2, dimensions=2)
+    layout, tensors = case(rows=3, inputs=2, n_components=2, dimensions=2)
 
     def loss(*inputs):
-        return linear_nll(*inputs, layout.components, floor=0.2, ceiling=2.0, chunk=2)
+        return linear_nll(*inputs, layout.n_components, floor=0.2, ceiling=2.0, chunk=2)
 
     assert torch.autograd.gradcheck(loss, tensors)
     assert torch.autograd.gradgradcheck(loss, tensors)
@@ -130,7 +130,7 @@ def test_scales_far_beyond_their_bounds(implementation, bounds, dtype):
 def test_bounds_that_no_scale_has_are_refused(bounds, text):
     layout, tensors = case()
     with pytest.raises(ArgumentError, match=text):
-        linear_nll(*tensors, layout.components, **bounds)
+        linear_nll(*tensors, layout.n_components, **bounds)
     with pytest.raises(ArgumentError, match=text):
         bounded_scales(torch.zeros(3), 2, **bounds)
 
@@ -138,7 +138,7 @@ def test_bounds_that_no_scale_has_are_refused(bounds, text):
 def test_wrong_number_of_outputs_is_refused():
     layout, (features, weight, bias, target) = case()
     with pytest.raises(ShapeError, match=r"weight has 44 outputs.*45 \(full\) or 27 \(diagonal\)"):
-        linear_nll(features, weight[:-1], bias[:-1], target, layout.components)
+        linear_nll(features, weight[:-1], bias[:-1], target, layout.n_components)
 
 
 @pytest.mark.parametrize("chunk", [3, 100])
@@ -149,9 +149,9 @@ def test_a_row_without_weight_takes_no_part_even_where_its_loss_is_infinite(impl
     row_weights = torch.full((8,), 1 / 7)
     row_weights[2] = 0.0
     tensors = [t.requires_grad_() for t in (features, weight, bias)]
-    value = linear_nll(*tensors, target, layout.components, row_weights, chunk=chunk)
+    value = linear_nll(*tensors, target, layout.n_components, row_weights, chunk=chunk)
     others = [i for i in range(8) if i != 2]
-    expected = linear_nll(features[others], weight, bias, target[others], layout.components)
+    expected = linear_nll(features[others], weight, bias, target[others], layout.n_components)
     assert_close(value, expected, rtol=1e-5, atol=1e-6)
     gradients = torch.autograd.grad(value, tensors)
     assert_close(gradients[0][2], torch.zeros(6))
@@ -163,7 +163,7 @@ def test_a_change_between_the_passes_is_noticed(implementation, which):
     layout, leaves = case()
     for passes in (0, 1):
         tensors = [leaf * 1 for leaf in leaves]
-        value = linear_nll(*tensors, layout.components)
+        value = linear_nll(*tensors, layout.n_components)
         for _ in range(passes):
             value.backward(retain_graph=True)
         with torch.no_grad():
@@ -182,7 +182,7 @@ def test_overlapping_rows_share_their_gradient(implementation, which):
     series = torch.randn(149 + width, dtype=torch.float64, requires_grad=True)
     tensors[which] = series.unfold(0, width, 1)
     row_weights = torch.rand(150, dtype=torch.float64)
-    value = linear_nll(*tensors, layout.components, row_weights, chunk=64)
+    value = linear_nll(*tensors, layout.n_components, row_weights, chunk=64)
     expected = plainly(layout, *tensors, row_weights)
     assert_close(value, expected, rtol=1e-11, atol=1e-11)
     (gradient,), (exact,) = (torch.autograd.grad(loss, series) for loss in (value, expected))
@@ -191,7 +191,7 @@ def test_overlapping_rows_share_their_gradient(implementation, which):
 
 def test_no_rows_have_no_loss(implementation):
     layout, tensors = case(rows=0)
-    value = linear_nll(*tensors, layout.components, floor=0.1)
+    value = linear_nll(*tensors, layout.n_components, floor=0.1)
     assert value == 0
     assert all(not gradient.any() for gradient in torch.autograd.grad(value, tensors))
 

@@ -95,7 +95,7 @@ def write_into(target, logits, means, factors, weights):
 def head_nll(head, *, grad=True):
     def call(features, target, weights):
         with torch.set_grad_enabled(grad):
-            return head.nll(features, target, weights, complete=True)
+            return head.loss(features, target, weights, complete=True)
 
     return call
 
@@ -172,13 +172,13 @@ STRICT = {
             features, weight, bias, target, K, row_weights, gaps=True
         ),
     ),
-    "FullHead.nll with gaps": (features_with_gaps, FullHead(F, D, K).nll),
-    "FullHead.nll": (rows_of_features, head_nll(FullHead(F, D, K))),
-    "FullHead.nll without gradients": (rows_of_features, head_nll(FullHead(F, D, K), grad=False)),
-    "DiagonalHead.nll": (rows_of_features, head_nll(DiagonalHead(F, D, K))),
-    "IsotropicHead.nll": (rows_of_features, head_nll(IsotropicHead(F, D, K))),
-    "TiedHead.nll": (rows_of_features, head_nll(TiedHead(F, D, K))),
-    "LowRankHead.nll": (rows_of_features, head_nll(LowRankHead(F, D, K, rank=1))),
+    "FullHead.loss with gaps": (features_with_gaps, FullHead(F, D, K).loss),
+    "FullHead.loss": (rows_of_features, head_nll(FullHead(F, D, K))),
+    "FullHead.loss without gradients": (rows_of_features, head_nll(FullHead(F, D, K), grad=False)),
+    "DiagonalHead.loss": (rows_of_features, head_nll(DiagonalHead(F, D, K))),
+    "IsotropicHead.loss": (rows_of_features, head_nll(IsotropicHead(F, D, K))),
+    "TiedHead.loss": (rows_of_features, head_nll(TiedHead(F, D, K))),
+    "LowRankHead.loss": (rows_of_features, head_nll(LowRankHead(F, D, K, rank=1))),
 }
 DOORS = LENIENT | STRICT
 
@@ -282,7 +282,7 @@ def test_mixtures_without_components_or_dimensions_are_refused(door, sizes):
 @pytest.mark.parametrize("sizes", [{"k": 0}, {"d": 0}], ids=str)
 def test_empty_layers_and_draws_are_refused(sizes):
     with pytest.raises(CondensError):
-        linear_nll(**layer(**sizes), components=sizes.get("k", K))
+        linear_nll(**layer(**sizes), n_components=sizes.get("k", K))
     made = mixture(**sizes)
     for function in (sample, rsample):
         with pytest.raises(CondensError):
@@ -290,10 +290,10 @@ def test_empty_layers_and_draws_are_refused(sizes):
 
 
 @pytest.mark.parametrize("count", [0, -1, 2.5, "3", None, True, 2**63, 2**100], ids=str)
-@pytest.mark.parametrize("name", ["components", "chunk"])
+@pytest.mark.parametrize("name", ["n_components", "chunk"])
 def test_counts_that_are_none(name, count):
     with pytest.raises(CondensError, match=f"{name} is |outputs"):
-        linear_nll(**layer(), **{"components": K, name: count})
+        linear_nll(**layer(), **{"n_components": K, name: count})
 
 
 @pytest.mark.parametrize(
@@ -518,7 +518,7 @@ def test_any_view_of_rows_for_a_head(view, which):
     expected = -log_prob(exact["target"], *head.parameters_of(exact["features"])).mean()
     made[which] = VIEWS[view](made[which])
     made = {name: t.detach().requires_grad_() for name, t in made.items()}
-    value = head.nll(made["features"], made["target"])
+    value = head.loss(made["features"], made["target"])
     assert_close(value, expected)
     assert_close(
         torch.autograd.grad(value, list(made.values())),
@@ -530,7 +530,7 @@ def test_columns_of_a_wide_tensor_get_their_gradient_by_a_head():
     """The gradient's memory is that of two columns, not of the fifty they are taken from."""
     whole = torch.randn(200, 50, requires_grad=True)
     head, features = FullHead(4, 2, 2), torch.randn(200, 4)
-    head.nll(features, whole[:, :2]).backward()
+    head.loss(features, whole[:, :2]).backward()
     target = whole.detach()[:, :2].clone().requires_grad_()
     (-log_prob(target, *head.parameters_of(features))).mean().backward()
     assert_close(whole.grad[:, :2], target.grad, rtol=1e-4, atol=1e-7)

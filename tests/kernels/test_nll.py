@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from implementations import IMPLEMENTATIONS, forced
-from reference import STRUCTURES, random_parameters
+from helpers.implementations import IMPLEMENTATIONS, forced
+from helpers.reference import COVARIANCES, random_parameters
 from torch.testing import assert_close
 
 from condens import kernels
@@ -44,8 +44,8 @@ LAYOUTS = {
 }
 
 
-def case(batch, components, dimensions, structure="full", dtype=torch.float64):
-    parameters = random_parameters((batch,), components, dimensions, structure=structure)
+def case(batch, n_components, dimensions, covariance="full", dtype=torch.float64):
+    parameters = random_parameters((batch,), n_components, dimensions, covariance=covariance)
     target = 2 * torch.randn(batch, dimensions, dtype=torch.float64)
     return [t.to(dtype) for t in (target, *parameters)]
 
@@ -56,11 +56,11 @@ def with_gradients(loss, inputs, weights):
     return value.detach(), torch.autograd.grad((value * weights).sum(), inputs)
 
 
-@pytest.mark.parametrize("structure", STRUCTURES)
+@pytest.mark.parametrize("covariance", COVARIANCES)
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("size", SIZES, ids=str)
-def test_loss_and_gradients_are_those_of_layer_1(implementation, size, layout, structure):
-    inputs = case(*size, structure)
+def test_loss_and_gradients_are_those_of_layer_1(implementation, size, layout, covariance):
+    inputs = case(*size, covariance)
     weights = torch.rand(size[0], dtype=torch.float64)
     expected, expected_gradients = with_gradients(lambda *a: -log_prob(*a), inputs, weights)
     laid_out = [LAYOUTS[layout](t) for t in inputs]
@@ -74,9 +74,9 @@ def test_loss_and_gradients_are_those_of_layer_1(implementation, size, layout, s
     assert_close(gradients, expected_gradients, rtol=1e-10, atol=1e-10)
 
 
-@pytest.mark.parametrize("structure", STRUCTURES)
-def test_float32(implementation, structure):
-    inputs = case(130, 5, 10, structure, torch.float32)
+@pytest.mark.parametrize("covariance", COVARIANCES)
+def test_float32(implementation, covariance):
+    inputs = case(130, 5, 10, covariance, torch.float32)
     weights = torch.rand(130)
     wide = [t.double() for t in inputs]
     expected, expected_gradients = with_gradients(lambda *a: -log_prob(*a), wide, weights.double())
@@ -234,15 +234,15 @@ def test_gradients_at_the_mean_of_the_narrowest_components(implementation, log_d
         assert_close(made[3], expected)
 
 
-@pytest.mark.parametrize("structure", STRUCTURES)
+@pytest.mark.parametrize("covariance", COVARIANCES)
 @pytest.mark.parametrize("magnitude", [1e-40, 1e-30, 1e-10, 1.0, 1e19, 1e30, 3e38])
 @pytest.mark.parametrize("log_diagonal", [-80.0, -40.0, 0.0, 40.0, 60.0, 88.0])
 def test_gradients_in_float32_are_those_in_double(
-    implementation, log_diagonal, magnitude, structure
+    implementation, log_diagonal, magnitude, covariance
 ):
     """Wherever these are finite in float32: a component in use, and one that cannot be."""
     target = magnitude * torch.tensor([[1.0, -0.5, 0.25]]).expand(5, 3)
-    packed = 6 if structure == "full" else 3
+    packed = 6 if covariance == "full" else 3
     factors = torch.full((5, 2, packed), 0.5)
     factors[:, 0, :3], factors[:, 1, :3] = log_diagonal, -40.0
     means = torch.zeros(5, 2, 3)
@@ -304,9 +304,9 @@ def test_only_what_is_asked_for_gets_a_gradient(implementation):
         assert_close(gradient, expected, rtol=1e-10, atol=1e-12)
 
 
-@pytest.mark.parametrize("structure", STRUCTURES)
-def test_derivatives_of_both_orders(implementation, structure):
-    inputs = [t.requires_grad_() for t in case(3, 2, 3, structure)]
+@pytest.mark.parametrize("covariance", COVARIANCES)
+def test_derivatives_of_both_orders(implementation, covariance):
+    inputs = [t.requires_grad_() for t in case(3, 2, 3, covariance)]
     weights = torch.rand(3, dtype=torch.float64)
     for loss in (nll, lambda *a: kernels.weighted_nll(*a, weights)):
         assert torch.autograd.gradcheck(loss, inputs)

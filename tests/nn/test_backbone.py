@@ -69,19 +69,19 @@ def test_dropout_acts_in_training_alone_and_on_blocks_alone():
 )
 def test_the_configuration_makes_another_like_it(options):
     network = MLP(3, **options)
-    assert network.configuration() == {"inputs": 3, **options}
-    again = MLP(**network.configuration())
+    assert network.to_dict() == {"inputs": 3, **options}
+    again = MLP(**network.to_dict())
     assert repr(again) == repr(network)
-    network.configuration()["width"] = 7
-    assert network.configuration()["width"] == options["width"]
+    network.to_dict()["width"] = 7
+    assert network.to_dict()["width"] == options["width"]
 
 
 def test_numbers_of_numpy_become_plain():
     network = MLP(
         np.int64(3), np.int32(8), np.uint8(2), normalise=np.True_, dropout=np.float32(0.25)
     )
-    assert json.dumps(network.configuration()) == json.dumps(
-        MLP(3, 8, 2, normalise=True, dropout=0.25).configuration()
+    assert json.dumps(network.to_dict()) == json.dumps(
+        MLP(3, 8, 2, normalise=True, dropout=0.25).to_dict()
     )
     assert type(network.features) is int
 

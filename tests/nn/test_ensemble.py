@@ -12,7 +12,7 @@ from condens.training import Settings, train
 
 def make(members=3):
     torch.manual_seed(0)
-    return Ensemble(MixtureNetwork.of(2, 3, components=4, width=16) for _ in range(members))
+    return Ensemble(MixtureNetwork.of(2, 3, n_components=4, width=16) for _ in range(members))
 
 
 def data(rows=400):
@@ -27,9 +27,9 @@ def test_predicts_the_average_density_of_its_members():
     average = torch.stack([m(condition).log_prob(target) for m in network.members]).logsumexp(0)
     mixture = network(condition)
     assert isinstance(mixture, GaussianMixture)
-    assert mixture.components == 12
+    assert mixture.n_components == 12
     assert_close(mixture.log_prob(target), average - torch.tensor(3.0).log())
-    assert_close(network.nll(condition, target), -mixture.log_prob(target).mean())
+    assert_close(network.loss(condition, target), -mixture.log_prob(target).mean())
 
 
 def test_missing_entries():
@@ -37,7 +37,7 @@ def test_missing_entries():
     condition, target = data(5)
     target[:, 1] = torch.nan
     marginal = network(condition).marginal([0, 2]).log_prob(target[:, [0, 2]])
-    assert_close(network.nll(condition, target), -marginal.mean())
+    assert_close(network.loss(condition, target), -marginal.mean())
 
 
 def test_members_train_as_they_would_alone():
@@ -48,7 +48,7 @@ def test_members_train_as_they_would_alone():
     condition, target = data()
     together.prepare(condition, target, generator=generator)
     alone.load_state_dict(together.members[0].state_dict())
-    keep = {**settings.as_dict(), "start": "keep", "patience": 100}
+    keep = {**settings.to_dict(), "start": "keep", "patience": 100}
     last = Settings.from_dict(keep)
     train(together, (condition, target), last, validation=(condition[:50], target[:50]))
     train(alone, (condition, target), last, validation=(condition[:50], target[:50]))
@@ -58,11 +58,11 @@ def test_members_train_as_they_would_alone():
 
 def test_members_start_apart_and_training_helps():
     network = make()
-    before = network.prepare(*data()).nll(*data())
+    before = network.prepare(*data()).loss(*data())
     starts = [m.head.linear.bias.clone() for m in network.members]
     assert not torch.equal(starts[0], starts[1])
     history = train(network, data(), Settings(epochs=10, learning_rate=3e-3))
-    assert network.nll(*data()) < before
+    assert network.loss(*data()) < before
     assert history.epochs[0].usage.__len__() == 12
 
 

@@ -10,10 +10,10 @@ import torch
 from torch.testing import assert_close
 
 from condens.errors import ArgumentError, NotFiniteError
-from condens.maps import Positive
 from condens.nn import HEADS, Ensemble, FullHead, MixtureNetwork, Standardiser
 from condens.nn.scaling import ConditionScaling
 from condens.training import Settings, train
+from condens.transforms import Positive
 
 DOUBLE = torch.float64
 LARGEST = torch.finfo(DOUBLE).max
@@ -142,15 +142,15 @@ def made(case, dtype=DOUBLE, gain=1.0, **options):
     generator = torch.Generator().manual_seed(0)
     condition = torch.randn(300, 3, generator=generator, dtype=DOUBLE) * torch.tensor([1, 50, 0.01])
     target = 3 + 20 * torch.randn(300, 2, generator=generator, dtype=DOUBLE).exp()
-    options = {"components": 3, "width": 16, "rank": 2} | options
+    options = {"n_components": 3, "width": 16, "rank": 2} | options
     if case == "table":
         condition[:, 2] = torch.randint(0, 4, (300,), generator=generator)
         options["categories"] = [4]
 
-    def one(seed, structure):
+    def one(seed, covariance):
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            return MixtureNetwork.of(3, 2, structure=structure, **options)
+            return MixtureNetwork.of(3, 2, covariance=covariance, **options)
 
     if case.endswith("ensemble"):
         kinds = ["low_rank"] * 3 if "rank" in case else ["full", "diagonal", "tied"]
@@ -161,9 +161,9 @@ def made(case, dtype=DOUBLE, gain=1.0, **options):
     with torch.no_grad():
         for member in getattr(network, "members", [network]):
             # Less in the means, so that the width of a density is that of its components.
-            components = member.head.components
+            n_components = member.head.n_components
             member.head.linear.weight.mul_(10)
-            member.head.linear.weight[components : 3 * components].mul_(0.1)
+            member.head.linear.weight[n_components : 3 * n_components].mul_(0.1)
             for parameter in member.parameters():
                 parameter.mul_(gain)
     return network.to(dtype).eval(), condition, target
@@ -184,7 +184,7 @@ def far_rows(condition, codes=0):
 
 def parameters(network, condition):
     mixture = network(condition)
-    return (mixture if network.maps is None else mixture.base).parameters
+    return (mixture if network.transforms is None else mixture.base).parameters
 
 
 class TestDensity:
@@ -263,11 +263,11 @@ class TestDensity:
         if gaps:
             y[::3, 0] = y[1::7, 1] = math.nan
         each = -network(both).observed_log_prob(y)
-        assert_close(network.row_nll(both, y), each, rtol=1e-9, atol=1e-9)
-        assert_close(network.nll(both, y), each.mean(), rtol=1e-9, atol=1e-9)
+        assert_close(network.nll(both, y), each, rtol=1e-9, atol=1e-9)
+        assert_close(network.loss(both, y), each.mean(), rtol=1e-9, atol=1e-9)
         weights = torch.rand(len(y), dtype=DOUBLE)
-        assert_close(network.nll(both, y, weights), (weights * each).sum(), rtol=1e-9, atol=1e-9)
-        assert torch.isfinite(network.nll(rows, target[: len(rows)]))
+        assert_close(network.loss(both, y, weights), (weights * each).sum(), rtol=1e-9, atol=1e-9)
+        assert torch.isfinite(network.loss(rows, target[: len(rows)]))
 
     def test_gradients_are_finite_and_right(self):
         network, condition, _ = made("full", width=4)
@@ -275,7 +275,7 @@ class TestDensity:
         y = network(rows).sample(generator=torch.Generator().manual_seed(5))
         # Read from 1e150 on, a condition has no slope left.
         at = rows.clone().requires_grad_()
-        (slope,) = torch.autograd.grad(network.nll(at, y), at)
+        (slope,) = torch.autograd.grad(network.loss(at, y), at)
         assert slope.isfinite().all()
         near = condition[:1].expand(20, -1).clone()
         ends = 1.5 * network.condition_scaling.upper - 0.5 * network.condition_scaling.lower
@@ -345,7 +345,7 @@ def test_a_condition_that_is_no_number_is_refused_at_both_doors(value):
     network, condition, target = made("full")
     condition = condition.clone()
     condition[7, 1] = value
-    for door in (network, lambda c: network.nll(c, target), lambda c: network.row_nll(c, target)):
+    for door in (network, lambda c: network.loss(c, target), lambda c: network.nll(c, target)):
         with pytest.raises(NotFiniteError, match="condition is NaN or infinite in row 7, but"):
             door(condition)
     image = MixtureNetwork(torch.nn.Flatten(), FullHead(4, 1, 2))
@@ -368,7 +368,7 @@ class TestTraining:
     def test_going_on_widens_the_range_and_keeps_the_scales(self, case):
         network, condition, target = made(case, torch.float32)
         before = copy.deepcopy(network.condition_scaling)
-        settings = Settings(epochs=1, start="keep", validation_share=0.0)
+        settings = Settings(epochs=1, start="keep", validation_fraction=0.0)
         train(network, (condition[:100] * 3, target[:100]), settings, progress=False)
         train(network, (condition[:50], target[:50]), settings, progress=False)
         after = network.condition_scaling
@@ -386,7 +386,7 @@ class TestTraining:
         networks = []
         for unit in (1.0, 2.0**1020):
             torch.manual_seed(0)
-            network = MixtureNetwork.of(1, 1, components=2, width=16)
+            network = MixtureNetwork.of(1, 1, n_components=2, width=16)
             train(network, (x * unit, y), Settings(epochs=3), progress=False)
             networks.append(network(x * unit))
         for ours, theirs in zip(networks[0].parameters, networks[1].parameters, strict=True):
@@ -394,17 +394,17 @@ class TestTraining:
 
 
 def test_an_ensemble_of_two_kinds_of_mixtures_is_refused():
-    members = [MixtureNetwork.of(1, 2, structure=s) for s in ("full", "low_rank")]
+    members = [MixtureNetwork.of(1, 2, covariance=s) for s in ("full", "low_rank")]
     with pytest.raises(ArgumentError, match=r"members have structures \['full', 'low_rank'\]"):
         Ensemble(members)
 
 
 def test_targets_with_a_transform_stay_in_their_support():
-    network, condition, _ = made("full", maps=[Positive(), Positive()])
+    network, condition, _ = made("full", transforms=[Positive(), Positive()])
     rows, edge = far_rows(condition)
     far, known = network(rows), network(edge)
     assert (far.base.stddev >= (1 - 1e-9) * known.base.stddev).all()
     draws = far.sample((50,), generator=torch.Generator().manual_seed(0))
     assert (draws > 0).all()
     y = known.sample(generator=torch.Generator().manual_seed(1))
-    assert_close(network.row_nll(rows, y), -far.log_prob(y), rtol=1e-9, atol=1e-9)
+    assert_close(network.nll(rows, y), -far.log_prob(y), rtol=1e-9, atol=1e-9)

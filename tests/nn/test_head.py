@@ -10,13 +10,13 @@ from torch.testing import assert_close
 from condens.errors import ArgumentError
 from condens.functional import log_prob, partial_log_prob
 from condens.nn import HEADS, DiagonalHead, FullHead, IsotropicHead, TiedHead
-from condens.nn.start import Start, spread
+from condens.nn.initialise import Start, spread
 
 torch.manual_seed(0)
 
 
-def make(structure, features=6, dimensions=3, components=4, floor=0.05, **options):
-    head = HEADS[structure](features, dimensions, components, floor=floor, **options).double()
+def make(covariance, features=6, dimensions=3, n_components=4, floor=0.05, **options):
+    head = HEADS[covariance](features, dimensions, n_components, floor=floor, **options).double()
     for parameter in head.parameters():
         torch.nn.init.normal_(parameter, std=0.4)
     return head
@@ -29,15 +29,15 @@ def data(rows=20, features=6, dimensions=3):
     )
 
 
-@pytest.mark.parametrize("structure", HEADS)
+@pytest.mark.parametrize("covariance", HEADS)
 class TestEveryHead:
-    def test_both_doors_give_the_same_loss_and_gradients(self, structure):
-        head, (features, target) = make(structure), data()
+    def test_both_doors_give_the_same_loss_and_gradients(self, covariance):
+        head, (features, target) = make(covariance), data()
         features.requires_grad_()
         weights = torch.rand(20, dtype=torch.float64)
         tensors = [features, *head.parameters()]
         for given, reduce in ((None, torch.mean), (weights, lambda t: (t * weights).sum())):
-            fast = head.nll(features, target, given)
+            fast = head.loss(features, target, given)
             plain = reduce(-head(features).log_prob(target))
             assert_close(fast, plain, rtol=1e-10, atol=1e-10)
             assert_close(
@@ -47,8 +47,8 @@ class TestEveryHead:
                 atol=1e-10,
             )
 
-    def test_missing_entries_count_with_the_marginal(self, structure):
-        head, (features, target) = make(structure), data()
+    def test_missing_entries_count_with_the_marginal(self, covariance):
+        head, (features, target) = make(covariance), data()
         target[3, 1] = target[5, :2] = target[7] = torch.nan
         weights = torch.rand(20, dtype=torch.float64)
         mixture = head(features)
@@ -59,13 +59,13 @@ class TestEveryHead:
                 for dims in [(~target[row].isnan()).nonzero().flatten().tolist()]
             ]
         )
-        assert_close(head.nll(features, target, weights), -(each * weights).sum())
-        assert_close(head.nll(features, target), -each.mean())
+        assert_close(head.loss(features, target, weights), -(each * weights).sum())
+        assert_close(head.loss(features, target), -each.mean())
 
     @pytest.mark.parametrize("shift", [-30.0, 30.0])
-    def test_no_scale_is_below_the_floor(self, structure, shift):
+    def test_no_scale_is_below_the_floor(self, covariance, shift):
         """The density is at most that of three standard deviations of the floor."""
-        head, (features, _) = make(structure), data()
+        head, (features, _) = make(covariance), data()
         with torch.no_grad():
             head.linear.bias[4 * (1 + 3) :] += shift
         mixture = head(features)
@@ -74,14 +74,14 @@ class TestEveryHead:
             assert (highest <= -3 * math.log(0.05 * math.sqrt(2 * math.pi)) + 1e-9).all()
 
     @pytest.mark.parametrize("shift", [-1000.0, -30.0, 0.0, 30.0, 1000.0])
-    def test_scales_are_bounded_on_both_sides(self, structure, shift):
+    def test_scales_are_bounded_on_both_sides(self, covariance, shift):
         """σ = floor + 1/(1/σ₀ + 1/ceiling), from the outputs, without any function of ours."""
-        head, (features, _) = make(structure, dimensions=1, ceiling=7.0), data()
+        head, (features, _) = make(covariance, dimensions=1, ceiling=7.0), data()
         start = 4 * (1 + 1)
         with torch.no_grad():
             head.linear.bias[start:] += shift
             u = head.linear(features)[:, start:].numpy()
-        if structure == "low_rank":
+        if covariance == "low_rank":
             outputs = u.reshape(len(u), 4, -1)
             u, found = -outputs[..., 0], head(features).scales[..., 0]
         else:
@@ -91,9 +91,9 @@ class TestEveryHead:
         np.testing.assert_allclose(found.detach().numpy(), expected + 0 * found.numpy(force=True))
         assert (found <= 7.05 + 1e-9).all()
 
-    def test_a_start_survives_the_bounds(self, structure):
+    def test_a_start_survives_the_bounds(self, covariance):
         """A head begins at the scales it is asked to begin at, near either bound too."""
-        head = make(structure, dimensions=1, components=4, floor=1e-3, ceiling=10.0)
+        head = make(covariance, dimensions=1, n_components=4, floor=1e-3, ceiling=10.0)
         torch.nn.init.zeros_(head.linear.weight)
         scales = torch.tensor([2e-3, 0.5, 3.0, 9.0], dtype=torch.float64)
         start = Start(torch.zeros(4, 1, dtype=torch.float64), scales.square()[:, None, None])
@@ -101,25 +101,25 @@ class TestEveryHead:
         mixture = head(torch.zeros(6, dtype=torch.float64))
         found = (
             mixture.scales[:, 0]
-            if structure == "low_rank"
+            if covariance == "low_rank"
             else mixture.covariance_matrices[:, 0, 0].sqrt()
         )
-        expected = scales.log().mean().exp().expand(4) if structure == "tied" else scales
+        expected = scales.log().mean().exp().expand(4) if covariance == "tied" else scales
         assert_close(found, expected, rtol=1e-9, atol=0)
 
-    def test_the_density_integrates_to_one(self, structure):
-        head = make(structure, dimensions=1)
+    def test_the_density_integrates_to_one(self, covariance):
+        head = make(covariance, dimensions=1)
         features, _ = data(3)
         grid = torch.linspace(-60, 60, 200_001, dtype=torch.float64)
         density = head(features[:, None]).log_prob(grid[:, None].expand(3, -1, 1)).exp()
         assert_close(torch.trapezoid(density, grid), torch.ones(3, dtype=torch.float64))
 
-    def test_starts_where_the_targets_are(self, structure):
+    def test_starts_where_the_targets_are(self, covariance):
         generator = torch.Generator().manual_seed(0)
         centres = torch.tensor([[-3.0, 0.0], [3.0, 1.0], [0.0, 4.0]], dtype=torch.float64)
         noise = torch.randn(3, 400, 2, dtype=torch.float64, generator=generator)
         target = (centres[:, None] + 0.3 * noise).flatten(0, 1)
-        head = make(structure, dimensions=2, components=3, floor=1e-3)
+        head = make(covariance, dimensions=2, n_components=3, floor=1e-3)
         torch.nn.init.zeros_(head.linear.weight)
         head.start_from(spread(target, 3, floor=1e-3, generator=generator))
         mixture = head(torch.zeros(1, 6, dtype=torch.float64))
@@ -129,15 +129,15 @@ class TestEveryHead:
         scales = mixture.covariance_matrices.diagonal(dim1=-2, dim2=-1).sqrt()
         assert ((scales > 0.2) & (scales < 0.6)).all()
 
-    def test_batch_shapes_are_kept(self, structure):
-        head = make(structure)
+    def test_batch_shapes_are_kept(self, covariance):
+        head = make(covariance)
         assert head(torch.zeros(2, 5, 6, dtype=torch.float64)).batch_shape == (2, 5)
 
 
 def test_structures_are_what_they_say():
     features, _ = data(5)
     full, diagonal, isotropic, tied = (
-        make(structure)(features) for structure in ("full", "diagonal", "isotropic", "tied")
+        make(covariance)(features) for covariance in ("full", "diagonal", "isotropic", "tied")
     )
     off = ~torch.eye(3, dtype=torch.bool)
     assert (full.covariance_matrices[..., off].abs() > 1e-6).any()
@@ -160,19 +160,19 @@ def test_partial_density_is_what_layer_1_says():
     head, (features, target) = make("full"), data()
     target[::2, 1] = torch.nan
     parameters = head.parameters_of(features)
-    assert_close(head.nll(features, target), -partial_log_prob(target, *parameters).mean())
+    assert_close(head.loss(features, target), -partial_log_prob(target, *parameters).mean())
     whole = target[1::2]
     assert_close(
-        head.nll(features[1::2], whole), -log_prob(whole, *(p[1::2] for p in parameters)).mean()
+        head.loss(features[1::2], whole), -log_prob(whole, *(p[1::2] for p in parameters)).mean()
     )
 
 
-@pytest.mark.parametrize("structure", HEADS)
+@pytest.mark.parametrize("covariance", HEADS)
 @pytest.mark.parametrize(
     ("options", "text"),
     [
         ({"features": 0}, "features is 0, but at least 1 was expected. Change it."),
-        ({"components": 0}, "components is 0, but at least 1 was expected. Change it."),
+        ({"n_components": 0}, "components is 0, but at least 1 was expected. Change it."),
         ({"dimensions": 0}, "dimensions is 0, but at least 1 was expected. Change it."),
         (
             {"floor": -1e-3},
@@ -191,21 +191,21 @@ def test_partial_density_is_what_layer_1_says():
         ),
     ],
 )
-def test_impossible_options_are_named(structure, options, text):
+def test_impossible_options_are_named(covariance, options, text):
     with pytest.raises(ArgumentError) as raised:
-        HEADS[structure](**{"features": 4, "dimensions": 2, **options})
+        HEADS[covariance](**{"features": 4, "dimensions": 2, **options})
     assert str(raised.value) == text
 
 
 @pytest.mark.parametrize("ceiling", [None, 3.0])
-@pytest.mark.parametrize("structure", HEADS)
-def test_the_configuration_makes_another_like_it(structure, ceiling):
-    options = {"rank": 3} if structure == "low_rank" else {}
-    options |= {"features": 4, "dimensions": 2, "components": 7, "floor": 0.25}
+@pytest.mark.parametrize("covariance", HEADS)
+def test_the_configuration_makes_another_like_it(covariance, ceiling):
+    options = {"rank": 3} if covariance == "low_rank" else {}
+    options |= {"features": 4, "dimensions": 2, "n_components": 7, "floor": 0.25}
     options |= {"ceiling": ceiling}
-    head = HEADS[structure](**options)
-    assert head.configuration() == options
-    again = HEADS[structure](**head.configuration())
+    head = HEADS[covariance](**options)
+    assert head.to_dict() == options
+    again = HEADS[covariance](**head.to_dict())
     again.load_state_dict(head.state_dict())
     features = torch.randn(5, 4)
     assert torch.equal(again(features).covariance_matrix, head(features).covariance_matrix)

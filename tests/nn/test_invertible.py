@@ -8,7 +8,7 @@ import FrEIA.framework as ff
 import pytest
 import torch
 from FrEIA.modules import AllInOneBlock, GaussianMixtureModel, InvertibleModule
-from reference import STRUCTURES, dense, log_density, random_parameters
+from helpers.reference import COVARIANCES, dense, log_density, random_parameters
 from scipy import stats
 from torch.testing import assert_close
 
@@ -29,26 +29,28 @@ def double():
     torch.set_default_dtype(torch.float32)
 
 
-def case(dimensions=3, *, structure="full", dtype=torch.float64, rows=ROWS, components=COMPONENTS):
+def case(
+    dimensions=3, *, covariance="full", dtype=torch.float64, rows=ROWS, n_components=COMPONENTS
+):
     """Return a block, logits, and [w, mu, U]."""
-    parameters = random_parameters((rows,), components, dimensions, structure=structure)
+    parameters = random_parameters((rows,), n_components, dimensions, covariance=covariance)
     logits, means, factors = (t.to(dtype) for t in parameters)
     block = GaussianMixtureBlock([(dimensions,)], [])
     return block, logits, [block.normalize_weights(logits), means, factors]
 
 
-def index(rows=ROWS, components=COMPONENTS):
-    return torch.arange(rows) * 2 % components
+def index(rows=ROWS, n_components=COMPONENTS):
+    return torch.arange(rows) * 2 % n_components
 
 
 # Maps and their determinants
 
 
-@pytest.mark.parametrize("structure", STRUCTURES)
+@pytest.mark.parametrize("covariance", COVARIANCES)
 @pytest.mark.parametrize("choice", [None, 5, index()], ids=["all", "seed", "index"])
 @pytest.mark.parametrize("dimensions", [1, 2, 5, 20])
-def test_round_trip_in_float32(dimensions, choice, structure):
-    block, _, mixture = case(dimensions, structure=structure, dtype=torch.float32)
+def test_round_trip_in_float32(dimensions, choice, covariance):
+    block, _, mixture = case(dimensions, covariance=covariance, dtype=torch.float32)
     x = torch.randn(ROWS, dimensions)
     z, forward = block([x], [*mixture, choice])
     (back,), reverse = block(z, [*mixture, choice], rev=True)
@@ -57,11 +59,11 @@ def test_round_trip_in_float32(dimensions, choice, structure):
     assert_close(forward, -reverse, rtol=0, atol=0)
 
 
-@pytest.mark.parametrize("structure", STRUCTURES)
+@pytest.mark.parametrize("covariance", COVARIANCES)
 @pytest.mark.parametrize("rev", [False, True])
 @pytest.mark.parametrize("dimensions", [1, 2, 5])
-def test_log_determinant_is_that_of_autograd(dimensions, rev, structure):
-    block, _, mixture = case(dimensions, structure=structure)
+def test_log_determinant_is_that_of_autograd(dimensions, rev, covariance):
+    block, _, mixture = case(dimensions, covariance=covariance)
     x = torch.randn(ROWS, dimensions, dtype=torch.float64)
 
     def total(choice):
@@ -77,10 +79,10 @@ def test_log_determinant_is_that_of_autograd(dimensions, rev, structure):
 
 
 @pytest.mark.parametrize("kernel", ["native", "reference"])
-@pytest.mark.parametrize("structure", STRUCTURES)
-def test_reverse_is_the_same_with_and_without_gradients(kernel, structure, monkeypatch):
+@pytest.mark.parametrize("covariance", COVARIANCES)
+def test_reverse_is_the_same_with_and_without_gradients(kernel, covariance, monkeypatch):
     monkeypatch.setenv(VARIABLE, kernel)
-    block, _, (w, means, factors) = case(5, structure=structure)
+    block, _, (w, means, factors) = case(5, covariance=covariance)
     z = torch.randn(ROWS, 5, dtype=torch.float64)
     plain = block([z], [w, means, factors, index()], rev=True)[0][0]
     watched = block([z], [w, means, factors.requires_grad_(), index()], rev=True)[0][0]
@@ -337,7 +339,7 @@ def test_packed_is_what_a_head_puts_out():
 
 
 def test_diagonal_factors_are_packed_as_full_ones():
-    block, logits, mixture = case(3, structure="diagonal")
+    block, logits, mixture = case(3, covariance="diagonal")
     x = torch.randn(ROWS, 3, dtype=torch.float64)
     packed = block.pack(logits, *mixture[1:])
     assert_close(block([x], [packed])[0][0], block([x], mixture)[0][0], rtol=1e-14, atol=1e-14)

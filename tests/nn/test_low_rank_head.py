@@ -7,7 +7,7 @@ from torch.testing import assert_close
 from condens import LowRankMixture
 from condens.errors import ArgumentError, ShapeError
 from condens.nn import LowRankHead, MixtureNetwork
-from condens.nn.start import Start
+from condens.nn.initialise import Start
 from condens.training import Settings, train
 
 
@@ -38,20 +38,20 @@ def test_learns_correlations_that_a_diagonal_one_cannot():
     data, test = factor_model(2000), factor_model(2500)
     held_out = tuple(t[2000:] for t in test)
     losses = {}
-    for structure in ("low_rank", "diagonal"):
+    for covariance in ("low_rank", "diagonal"):
         torch.manual_seed(0)
-        network = MixtureNetwork.of(2, 30, components=2, structure=structure, rank=2, width=32)
+        network = MixtureNetwork.of(2, 30, n_components=2, covariance=covariance, rank=2, width=32)
         train(network, data, Settings(epochs=8, learning_rate=3e-3))
-        losses[structure] = float(network.nll(*held_out).detach())
+        losses[covariance] = float(network.loss(*held_out).detach())
     assert losses["low_rank"] < losses["diagonal"] - 5
 
 
 def test_a_thousand_targets():
     torch.manual_seed(0)
-    network = MixtureNetwork.of(2, 1000, components=2, structure="low_rank", rank=3, width=16)
+    network = MixtureNetwork.of(2, 1000, n_components=2, covariance="low_rank", rank=3, width=16)
     condition, target = factor_model(64, dimensions=1000)
     network.prepare(condition, target, from_data=False)
-    loss = network.nll(condition, target)
+    loss = network.loss(condition, target)
     loss.backward()
     assert all(p.grad.isfinite().all() for p in network.parameters())
     mixture = network(condition[:2])
@@ -60,7 +60,7 @@ def test_a_thousand_targets():
 
 
 def test_there_is_no_bound_for_it():
-    network = MixtureNetwork.of(2, 3, components=2, structure="low_rank", rank=1, width=8)
+    network = MixtureNetwork.of(2, 3, n_components=2, covariance="low_rank", rank=1, width=8)
     data = factor_model(50, dimensions=3)
     with pytest.raises(ArgumentError, match=r"bound is 'uniform'.*low rank"):
         train(network, data, Settings(epochs=1, bound="uniform"))
@@ -70,4 +70,4 @@ def test_rows_that_do_not_match_are_refused():
     head = LowRankHead(4, 3, 2, rank=1)
     for rows, columns in ((5, 3), (1, 3), (6, 2)):
         with pytest.raises(ShapeError, match=r"target has shape .*, but \[6, 3\] was expected"):
-            head.row_nll(torch.zeros(6, 4), torch.zeros(rows, columns))
+            head.nll(torch.zeros(6, 4), torch.zeros(rows, columns))

@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from reference import log_density
+from helpers.reference import log_density
 from torch import nn
 from torch.testing import assert_close
 
@@ -38,11 +38,11 @@ def stretched(rows=40, conditions=2, targets=3, seed=0):
     return 100 + 20 * normal(conditions), targets
 
 
-def made(structure="full", conditions=2, targets=3, seed=0, **options):
+def made(covariance="full", conditions=2, targets=3, seed=0, **options):
     """Return a prepared double network whose every parameter is random."""
     torch.manual_seed(seed)
     network = MixtureNetwork.of(
-        conditions, targets, components=4, structure=structure, width=8, **options
+        conditions, targets, n_components=4, covariance=covariance, width=8, **options
     ).double()
     network.prepare(*stretched(conditions=conditions, targets=targets))
     for parameter in network.parameters():
@@ -50,18 +50,18 @@ def made(structure="full", conditions=2, targets=3, seed=0, **options):
     return network.eval()
 
 
-@pytest.mark.parametrize("structure", HEADS)
+@pytest.mark.parametrize("covariance", HEADS)
 class TestBothDoors:
-    def test_agree_with_and_without_weights(self, structure):
-        network, (condition, target) = made(structure), stretched(seed=1)
+    def test_agree_with_and_without_weights(self, covariance):
+        network, (condition, target) = made(covariance), stretched(seed=1)
         weights = torch.rand(len(target), dtype=torch.float64)
         density = network(condition).log_prob(target)
-        assert_close(network.nll(condition, target), -density.mean(), rtol=1e-10, atol=0)
+        assert_close(network.loss(condition, target), -density.mean(), rtol=1e-10, atol=0)
         expected = -(weights * density).sum()
-        assert_close(network.nll(condition, target, weights), expected, rtol=1e-10, atol=0)
+        assert_close(network.loss(condition, target, weights), expected, rtol=1e-10, atol=0)
 
-    def test_agree_where_entries_are_missing(self, structure):
-        network, (condition, target) = made(structure), stretched(seed=1)
+    def test_agree_where_entries_are_missing(self, covariance):
+        network, (condition, target) = made(covariance), stretched(seed=1)
         target[0, 0] = target[1, 1:] = target[2, ::2] = target[3] = NAN
         weights = torch.rand(len(target), dtype=torch.float64)
         each = torch.stack(
@@ -71,19 +71,19 @@ class TestBothDoors:
                 for dims in [(~t.isnan()).nonzero().flatten().tolist()]
             ]
         )
-        assert_close(network.nll(condition, target), -each.mean(), rtol=1e-9, atol=0)
+        assert_close(network.loss(condition, target), -each.mean(), rtol=1e-9, atol=0)
         expected = -(weights * each).sum()
-        assert_close(network.nll(condition, target, weights), expected, rtol=1e-9, atol=0)
+        assert_close(network.loss(condition, target, weights), expected, rtol=1e-9, atol=0)
 
-    def test_have_the_same_gradients(self, structure):
-        network, (condition, target) = made(structure), stretched(seed=1)
-        doors = (network.nll(condition, target), -network(condition).log_prob(target).mean())
+    def test_have_the_same_gradients(self, covariance):
+        network, (condition, target) = made(covariance), stretched(seed=1)
+        doors = (network.loss(condition, target), -network(condition).log_prob(target).mean())
         one, other = (torch.autograd.grad(loss, list(network.parameters())) for loss in doors)
         assert_close(one, other, rtol=1e-7, atol=1e-10)
 
-    def test_are_a_change_of_variables_of_the_heads_density(self, structure):
+    def test_are_a_change_of_variables_of_the_heads_density(self, covariance):
         """By scipy, from the head's mixture of z: p(x) = p(z) / Π scale, z = (x − loc) / scale."""
-        network, (condition, target) = made(structure), stretched(seed=1)
+        network, (condition, target) = made(covariance), stretched(seed=1)
         location, scale = (b.numpy() for b in network.target_scaling.buffers())
         assert (abs(np.log(scale)) > 1).all(), "a scale of one would hide its logarithm"
         centre, width = network.condition_scaling.location, network.condition_scaling.scale
@@ -201,10 +201,10 @@ class TestStandardiser:
 
     def test_state_goes_round(self):
         network, (condition, target) = made(), stretched(seed=1)
-        other = MixtureNetwork.of(2, 3, components=4, width=8).double().eval()
+        other = MixtureNetwork.of(2, 3, n_components=4, width=8).double().eval()
         assert not torch.equal(other.target_scaling.scale, network.target_scaling.scale)
         other.load_state_dict(network.state_dict())
-        assert torch.equal(other.nll(condition, target), network.nll(condition, target))
+        assert torch.equal(other.loss(condition, target), network.loss(condition, target))
         assert torch.equal(other(condition).means, network(condition).means)
 
 
@@ -215,7 +215,7 @@ class TestPrepare:
         for seed in (None, None, 0, 1):
             with torch.random.fork_rng():
                 torch.manual_seed(5)
-                network = MixtureNetwork.of(2, 3, components=4, width=8)
+                network = MixtureNetwork.of(2, 3, n_components=4, width=8)
             generator = None if seed is None else torch.Generator().manual_seed(seed)
             made.append(network.prepare(condition, target, generator=generator).state_dict())
         assert torch.equal(torch.get_rng_state(), before)
@@ -227,14 +227,14 @@ class TestPrepare:
         centres = torch.tensor([[-5.0, 100.0], [5.0, 110.0], [5.0, 100.0]])
         target = (centres.unsqueeze(1) + torch.randn(3, 100, 2)).flatten(0, 1).double()
         condition = torch.randn(300, 1, dtype=torch.float64)
-        network = MixtureNetwork.of(1, 2, components=3, width=8).double()
+        network = MixtureNetwork.of(1, 2, n_components=3, width=8).double()
         network.prepare(condition, target)
         single = 0.5 * torch.logdet(2 * math.pi * math.e * torch.cov(target.T))
-        assert network.nll(condition, target) < single - 0.5
+        assert network.loss(condition, target) < single - 0.5
 
     def test_without_data_only_the_scales(self):
         torch.manual_seed(0)
-        network = MixtureNetwork.of(2, 3, components=4, width=8)
+        network = MixtureNetwork.of(2, 3, n_components=4, width=8)
         before = copy.deepcopy(network.head.state_dict())
         network.prepare(*stretched(), from_data=False)
         assert all(torch.equal(t, before[name]) for name, t in network.head.state_dict().items())
@@ -272,7 +272,7 @@ class TestBackbones:
         mixture = network(image)
         assert mixture.batch_shape == (20,)
         assert mixture.means.dtype == dtype
-        loss = network.nll(image, target)
+        loss = network.loss(image, target)
         assert_close(loss.to(dtype), -mixture.log_prob(target).mean(), rtol=1e-5, atol=1e-5)
 
     def test_sequences_of_whole_numbers_stay_whole(self):
@@ -280,7 +280,7 @@ class TestBackbones:
         tokens, target = torch.randint(11, (20, 7)), torch.randn(20, 1)
         mixture = network.prepare(tokens, target)(tokens)
         assert mixture.means.dtype == network.dtype
-        assert_close(network.nll(tokens, target), -mixture.log_prob(target).mean())
+        assert_close(network.loss(tokens, target), -mixture.log_prob(target).mean())
 
     def test_a_backbone_of_ones_own_with_columns(self):
         backbone = nn.Sequential(nn.Linear(2, 5), nn.Tanh())
@@ -289,7 +289,7 @@ class TestBackbones:
         network.prepare(condition, target)
         expected = (condition - condition.mean(0)) / condition.std(0, correction=0)
         assert_close(network.standardise_condition(condition), expected)
-        assert_close(network.nll(condition, target), -network(condition).log_prob(target).mean())
+        assert_close(network.loss(condition, target), -network(condition).log_prob(target).mean())
 
 
 def test_names_reach_the_mixture():
@@ -307,17 +307,17 @@ def test_answers_have_the_dtype_of_the_condition(network_dtype, dtype):
     expected = dtype if dtype.is_floating_point else network_dtype
     mixture = network(condition)
     assert mixture.means.dtype == mixture.factors.dtype == mixture.weights.dtype == expected
-    assert network.nll(condition, torch.zeros(5, 3)).dtype == network_dtype
+    assert network.loss(condition, torch.zeros(5, 3)).dtype == network_dtype
 
 
 def test_large_offsets_survive_a_float32_network():
     """The mixture leaves the standardised units in double precision."""
     target = 1.7e9 + torch.randn(400, 1, dtype=torch.float64)
     condition = torch.randn(400, 2, dtype=torch.float64)
-    network = MixtureNetwork.of(2, 1, components=3, width=8).prepare(condition, target)
+    network = MixtureNetwork.of(2, 1, n_components=3, width=8).prepare(condition, target)
     expected = -network(condition).log_prob(target).mean()
     assert expected < 2.0
-    assert_close(network.nll(condition, target).double(), expected, rtol=0, atol=1e-4)
+    assert_close(network.loss(condition, target).double(), expected, rtol=0, atol=1e-4)
 
 
 @pytest.mark.parametrize(
@@ -364,7 +364,7 @@ def test_large_offsets_survive_a_float32_network():
 )
 def test_rows_that_do_not_fit_are_refused_by_name(condition, target, error, text):
     network = MixtureNetwork.of(2, 3, width=8)
-    for door in (network.nll, network.prepare):
+    for door in (network.loss, network.prepare):
         with pytest.raises(error) as raised:
             door(condition, target)
         assert str(raised.value) == text
@@ -378,18 +378,22 @@ def test_a_condition_of_other_columns_is_refused(shape):
 
 def test_unknown_structures_are_named():
     with pytest.raises(ArgumentError) as raised:
-        MixtureNetwork.of(2, 3, structure="banded")
+        MixtureNetwork.of(2, 3, covariance="banded")
     assert str(raised.value).startswith("structure is 'banded', but it names no head. Choose one ")
     assert all(name in str(raised.value) for name in HEADS)
 
 
 def test_options_reach_their_parts():
     network = MixtureNetwork.of(
-        2, 3, components=4, structure="tied", width=9, depth=3, dropout=0.2, floor=0.07
+        2, 3, n_components=4, covariance="tied", width=9, depth=3, dropout=0.2, floor=0.07
     )
     assert isinstance(network.backbone, MLP)
-    assert network.head.structure == "tied"
-    assert (network.head.components, network.head.floor, network.backbone.features) == (4, 0.07, 9)
+    assert network.head.covariance == "tied"
+    assert (network.head.n_components, network.head.floor, network.backbone.features) == (
+        4,
+        0.07,
+        9,
+    )
     assert sum(isinstance(m, nn.Dropout) and m.p == 0.2 for m in network.modules()) == 2
 
 
@@ -432,8 +436,8 @@ class TestParts:
         network = MixtureNetwork(backbone, FullHead(8, 2, 3), condition_columns=columns)
         for call in (
             lambda: network(torch.zeros(5, 3)),
+            lambda: network.loss(torch.zeros(5, 3), torch.zeros(5, 2)),
             lambda: network.nll(torch.zeros(5, 3), torch.zeros(5, 2)),
-            lambda: network.row_nll(torch.zeros(5, 3), torch.zeros(5, 2)),
             lambda: Ensemble([network])(torch.zeros(5, 3)),
         ):
             with pytest.raises(ShapeError) as raised:

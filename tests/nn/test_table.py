@@ -57,12 +57,12 @@ def test_the_first_vectors_are_small():
 
 def test_the_configuration_makes_the_same_form():
     network = TableMLP(2, (4, 3), 8, 3, activation="tanh", normalise=True, dropout=0.2)
-    given = json.loads(json.dumps(network.configuration()))
+    given = json.loads(json.dumps(network.to_dict()))
     twin = TableMLP(**given)
     twin.load_state_dict(network.state_dict())
     condition = rows(20, 2, (4, 3)).float()
     assert torch.equal(twin.eval()(condition), network.eval()(condition))
-    assert twin.configuration() == network.configuration()
+    assert twin.to_dict() == network.to_dict()
     assert TableMLP.kind == "table"
 
 
@@ -154,7 +154,7 @@ class TestCodes:
     @pytest.mark.parametrize("several", [False, True])
     def test_reach_the_backbone_as_they_are(self, several):
         def make():
-            return MixtureNetwork.of(3, 1, components=2, width=8, categories=[4, 6])
+            return MixtureNetwork.of(3, 1, n_components=2, width=8, categories=[4, 6])
 
         network = Ensemble([make(), make()]) if several else make()
         condition = rows(40, 1, [4, 6])
@@ -208,7 +208,7 @@ def shifted(count=1500):
 
 def test_a_shift_by_category_is_learnt_and_an_unknown_one_lies_between():
     torch.manual_seed(0)
-    network = MixtureNetwork.of(2, 1, components=1, width=32, categories=[4])
+    network = MixtureNetwork.of(2, 1, n_components=1, width=32, categories=[4])
     settings = Settings(epochs=25, learning_rate=5e-3, condition_noise=0.02)
     train(network, shifted(), settings, progress=False)
     found = network(torch.tensor([[0.5, 0.0], [0.5, 1.0], [0.5, 2.0], [0.5, 3.0]]))
@@ -226,7 +226,7 @@ def test_a_run_that_stopped_goes_on_as_if_it_had_not(tmp_path):
 
     def run(directory, callback=None):
         torch.manual_seed(0)
-        network = MixtureNetwork.of(2, 1, components=2, width=8, categories=[4])
+        network = MixtureNetwork.of(2, 1, n_components=2, width=8, categories=[4])
         settings = Settings(epochs=3, condition_noise=0.1)
         options = {"directory": directory, "checkpoint_seconds": 0.0, "progress": False}
         train(network, shifted(300), settings, callback=callback, **options)

@@ -11,11 +11,11 @@ import struct
 import sys
 import time
 
-import model_files as files
 import numpy as np
 import pytest
-import runs
 import torch
+from helpers import model_files as files
+from helpers import runs
 
 from condens.errors import ArgumentError, ModelFileError
 from condens.persistence import container, load, read, save, write
@@ -432,7 +432,7 @@ class TestBehindTheHash:
             ("backbone", "depth"),
             ("head", "features"),
             ("head", "dimensions"),
-            ("head", "components"),
+            ("head", "n_components"),
         ],
     )
     def test_sizes(self, path, part, name, size):
@@ -477,8 +477,8 @@ class TestBehindTheHash:
             (("network", "backbone", "normalise"), True),
             (("network", "backbone", "normalise"), 0),
             (("network", "backbone", "training"), True),
-            (("network", "head", "structure"), "diagonal"),
-            (("network", "head", "structure"), "nowhere"),
+            (("network", "head", "covariance"), "diagonal"),
+            (("network", "head", "covariance"), "nowhere"),
             (("network", "head", "floor"), -1.0),
             (("network", "head", "floor"), "1"),
             (("network", "head", "rank"), 2),

@@ -3,18 +3,18 @@
 import json
 import math
 
-import model_files as files
 import pytest
 import safetensors
 import safetensors.torch
 import torch
+from helpers import model_files as files
 from torch import nn
 from torch.testing import assert_close
 
 import condens
 from condens.errors import ArgumentError, ModelFileError, NotFiniteError
 from condens.nn import HEADS, MLP, Ensemble, FullHead, Head, MixtureNetwork, Standardiser
-from condens.persistence import load, models, network_document, network_from, save
+from condens.persistence import load, models, network_from_dict, network_to_dict, save
 from condens.training import Settings, train
 
 
@@ -57,9 +57,9 @@ class TestRoundTrip:
     @pytest.mark.parametrize("names", [None, ("größe", "a b")])
     @pytest.mark.parametrize("members", [1, 3])
     @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-    @pytest.mark.parametrize("structure", HEADS)
-    def test_every_head(self, tmp_path, structure, dtype, members, names, scaled):
-        options = {"structure": structure, "names": names, "floor": 1 / 3, "rank": 2}
+    @pytest.mark.parametrize("covariance", HEADS)
+    def test_every_head(self, tmp_path, covariance, dtype, members, names, scaled):
+        options = {"covariance": covariance, "names": names, "floor": 1 / 3, "rank": 2}
         network = files.small(**options)
         if members > 1:
             network = files.ensemble(count=members, **options)
@@ -94,7 +94,7 @@ class TestRoundTrip:
             {"floor": 1e-30},
             {"ceiling": None},
             {"ceiling": 1e30},
-            {"components": 1},
+            {"n_components": 1},
         ],
         ids=str,
     )
@@ -129,7 +129,7 @@ class TestRoundTrip:
         assert_same(loaded, network)
 
     def test_mixed_members(self, tmp_path):
-        network = files.prepared(Ensemble([files.small(width=3), files.small(components=5)]))
+        network = files.prepared(Ensemble([files.small(width=3), files.small(n_components=5)]))
         assert_same(again(network, tmp_path / "model"), network)
 
     def test_scales_of_every_size(self, tmp_path):
@@ -221,16 +221,16 @@ class TestFile:
                         "dropout": 0.0,
                     },
                     "head": {
-                        "structure": "full",
+                        "covariance": "full",
                         "features": 4,
                         "dimensions": 2,
-                        "components": 2,
+                        "n_components": 2,
                         "floor": 1e-5,
                         "ceiling": 1e4,
                     },
                     "condition_columns": 3,
                     "condition_codes": 0,
-                    "maps": None,
+                    "transforms": None,
                     "dtype": "float32",
                     "names": ["lat", "größe"],
                 },
@@ -257,14 +257,14 @@ class TestFile:
 
 class TestPrefix:
     def test_a_network_inside_another_document(self):
-        network, other = files.small(), files.small(width=6, components=3)
+        network, other = files.small(), files.small(width=6, n_components=3)
         tensors = {
             **network.state_dict(prefix="first."),
             **other.state_dict(prefix="second."),
             "loose": torch.ones(2),
         }
         for prefix, each in (("first.", network), ("second.", other)):
-            assert_same(network_from(network_document(each), tensors, prefix=prefix), each)
+            assert_same(network_from_dict(network_to_dict(each), tensors, prefix=prefix), each)
 
 
 class TestRefusedModels:

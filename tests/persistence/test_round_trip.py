@@ -18,13 +18,13 @@ from hypothesis.extra import numpy as hn
 from torch import nn
 
 from condens import MDNRegressor
-from condens.conformal import Calibration
-from condens.data.table import Categories, Numbers, TableEncoder
+from condens.data.encoder import Categories, Numbers, TableEncoder
 from condens.errors import CondensError
-from condens.maps import MAPS
+from condens.evaluation import Calibration
 from condens.nn import BACKBONES, HEADS, Ensemble, MixtureNetwork
 from condens.persistence import load, read, save, write
 from condens.training import Epoch, History, Settings
+from condens.transforms import TRANSFORMS
 
 # The failing assertion says where the two differ; making the example smaller takes minutes.
 COMMON = {"suppress_health_check": list(HealthCheck), "phases": [Phase.explicit, Phase.generate]}
@@ -82,7 +82,7 @@ SETTINGS = {
     "condition_noise": SCALES | st.just("rule"),
     "target_noise": SCALES | st.just(np.str_("rule")),
     "average": SHARES,
-    "validation_share": SHARES,
+    "validation_fraction": SHARES,
     "patience": wholes(1, 2**63 - 1),
     "bound": st.sampled_from((None, "weighted", "uniform", "printed")),
     "bound_epochs": wholes(0, 2**63 - 1),
@@ -91,7 +91,7 @@ SETTINGS = {
     "autocast": TRUTH,
     "seed": wholes(-(2**63), 2**64 - 1),
 }
-TRANSFORMS = {
+STRATEGIES = {
     "real": {},
     "positive": {"lower": REALS},
     "interval": {"lower": reals(-1e308, 0), "upper": POSITIVE},
@@ -108,7 +108,7 @@ EPOCH = {
     "used_components": ANY_REAL,
     "distinct_components": ANY_REAL,
     "largest_condition_number": ANY_REAL,
-    "unexplained_share": ANY_REAL,
+    "unexplained_fraction": ANY_REAL,
     "usage": st.lists(ANY_REAL, max_size=3),
 }
 HISTORY = {
@@ -139,7 +139,7 @@ NETWORK_BACKBONES = {
 HEAD = {
     "features": None,  # the backbone's
     "dimensions": wholes(1, 3),
-    "components": wholes(1, 3),
+    "n_components": wholes(1, 3),
     "floor": SCALES,
     "ceiling": st.none() | SCALES,
 }
@@ -150,7 +150,7 @@ NETWORK = {
     "condition_columns": None,
     "condition_codes": None,
     "names": None,
-    "maps": None,
+    "transforms": None,
 }
 REGRESSOR = {
     "n_components": wholes(1, 50) | st.sampled_from((None, "auto")),
@@ -191,7 +191,7 @@ KNOWN = {
     Calibration: CALIBRATION,
     Ensemble: {"members": None},
     **FEATURES,
-    **{MAPS[kind]: TRANSFORMS.get(kind) for kind in MAPS},
+    **{TRANSFORMS[kind]: STRATEGIES.get(kind) for kind in TRANSFORMS},
     **{BACKBONES[kind]: NETWORK_BACKBONES.get(kind) for kind in BACKBONES},
     **{HEADS[kind]: NETWORK_HEADS.get(kind) for kind in HEADS},
 }
@@ -231,13 +231,13 @@ def members(draw, columns=None, codes=()):
     """Return networks that can be members of one ensemble."""
     dimensions = draw(st.integers(1, 3))
     names = draw(named(dimensions))
-    structure = draw(st.sampled_from(tuple(HEADS)))
-    maps = None
-    if structure != "low_rank" and draw(st.booleans()):
+    covariance = draw(st.sampled_from(tuple(HEADS)))
+    transforms = None
+    if covariance != "low_rank" and draw(st.booleans()):
         kinds = draw(
-            st.lists(st.sampled_from(tuple(MAPS)), min_size=dimensions, max_size=dimensions)
+            st.lists(st.sampled_from(tuple(TRANSFORMS)), min_size=dimensions, max_size=dimensions)
         )
-        maps = [made(draw, MAPS[kind]) for kind in kinds]
+        transforms = [made(draw, TRANSFORMS[kind]) for kind in kinds]
     known = columns is not None
     columns = columns if known else draw(st.integers(1, 3))
     scaled = known or draw(st.booleans())
@@ -250,14 +250,14 @@ def members(draw, columns=None, codes=()):
             )
         else:
             backbone = made(draw, BACKBONES["mlp"], inputs=columns)
-        head = made(draw, HEADS[structure], features=backbone.features, dimensions=dimensions)
+        head = made(draw, HEADS[covariance], features=backbone.features, dimensions=dimensions)
         built = MixtureNetwork(
             backbone,
             head,
             condition_columns=columns if scaled else None,
             condition_codes=len(codes) if scaled else 0,
             names=names,
-            maps=maps,
+            transforms=transforms,
         )
         return shaken(draw, built.to(dtype))
 
@@ -315,10 +315,12 @@ def regressors(draw):
     chosen = {
         name: draw(drawn, label=name) for name, drawn in REGRESSOR.items() if drawn is not None
     }
-    maps = network.maps
-    model = MDNRegressor(**chosen, target_transform=None if maps is None else list(maps))
+    transforms = network.transforms
+    model = MDNRegressor(
+        **chosen, target_transform=None if transforms is None else list(transforms)
+    )
     model.encoder_, model.network_ = encoder, network
-    model.maps_ = maps or (MAPS["real"](),) * network.dimensions
+    model.transforms_ = transforms or (TRANSFORMS["real"](),) * network.dimensions
     model.n_targets_, model.target_names_ = network.dimensions, network.names
     model.flat_ = network.dimensions == 1 and draw(st.booleans())
     model.seed_ = draw(st.integers(0, 2**31 - 1))
@@ -451,8 +453,8 @@ test_documents, test_many_documents = both(
     ],
 )
 def test_bounds_given_as_anything(path, kind, bounds):
-    maps = [MAPS[kind](*bounds)]
-    comes_back(MixtureNetwork.of(2, 1, width=2, components=1, maps=maps).eval(), path)
+    transforms = [TRANSFORMS[kind](*bounds)]
+    comes_back(MixtureNetwork.of(2, 1, width=2, n_components=1, transforms=transforms).eval(), path)
     assert path.exists()
 
 

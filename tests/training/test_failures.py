@@ -24,8 +24,8 @@ class FaultyHead(FullHead):
         super().__init__(*arguments)
         self.bad, self.how, self.count, self.seen, self.losses = bad, how, 0, [], []
 
-    def nll(self, features, target, weights=None, **options):
-        loss = super().nll(features, target, weights, **options)
+    def loss(self, features, target, weights=None, **options):
+        loss = super().loss(features, target, weights, **options)
         if not self.training:
             return loss
         self.count += 1
@@ -75,7 +75,7 @@ def test_bad_steps_are_left_out_and_counted(how):
 
 def test_the_loss_of_an_epoch_is_that_of_its_good_steps():
     network = faulty(lambda count: count > 1)
-    whole = settings(epochs=1, batch_size=60, validation_share=0.0)
+    whole = settings(epochs=1, batch_size=60, validation_fraction=0.0)
     history = train(network, data(72), whole)
     assert history.epochs[0].skipped_steps == 1
     own_units = network.target_scaling.scale.log().sum().item()
@@ -117,10 +117,10 @@ def test_weights_that_diverged_are_not_the_ones_to_return_to():
     """One step an epoch: the bad weights see several epochs begin."""
 
     class Poisoned(FaultyHead):
-        def nll(self, features, target, weights=None, **options):
+        def loss(self, features, target, weights=None, **options):
             if self.training and self.count == 3:
                 self.linear.bias.data[0] = math.inf
-            return super().nll(features, target, weights, **options)
+            return super().loss(features, target, weights, **options)
 
     torch.manual_seed(3)
     head = Poisoned(8, 2, 2, bad=lambda _: False)
@@ -182,11 +182,11 @@ class TestGivingUp:
 class TestDiagnosis:
     CENTRES = torch.tensor([[-3.0, 0.0], [3.0, 0.0], [0.0, 4.0], [0.0, -4.0]])
 
-    def network(self, means=CENTRES, logits=None, scales=None, components=4):
+    def network(self, means=CENTRES, logits=None, scales=None, n_components=4):
         """Return a network whose answer is the same for every condition."""
-        network = MixtureNetwork.of(1, 2, components=components, width=4, floor=1e-9).eval()
-        logits = torch.zeros(components) if logits is None else logits
-        scales = torch.zeros(components, 3) if scales is None else scales
+        network = MixtureNetwork.of(1, 2, n_components=n_components, width=4, floor=1e-9).eval()
+        logits = torch.zeros(n_components) if logits is None else logits
+        scales = torch.zeros(n_components, 3) if scales is None else scales
         with torch.no_grad():
             network.head.linear.weight.zero_()
             bias = torch.cat([logits, means.flatten(), scales.flatten()])
@@ -233,17 +233,17 @@ class TestDiagnosis:
 
     def test_a_degenerate_covariance(self):
         scales = torch.tensor([[0.0, 0.0, 300.0]])
-        found, advice = self.look(self.network(torch.zeros(1, 2), scales=scales, components=1))
+        found, advice = self.look(self.network(torch.zeros(1, 2), scales=scales, n_components=1))
         upper = np.array([[1.0, 300.0], [0.0, 1.0]])
         expected = np.linalg.cond(np.linalg.inv(upper.T @ upper))
         assert found.condition_number == pytest.approx(expected, rel=1e-3)
         assert advice == []
         scales = torch.tensor([[0.0, 0.0, 1000.0]])
-        found, advice = self.look(self.network(torch.zeros(1, 2), scales=scales, components=1))
+        found, advice = self.look(self.network(torch.zeros(1, 2), scales=scales, n_components=1))
         assert [text[:43] for text in advice] == ["A covariance has condition number 1e+12: so"]
 
     def test_one_component_is_neither_alike_nor_collapsed(self):
-        assert self.look(self.network(torch.zeros(1, 2), components=1))[1] == []
+        assert self.look(self.network(torch.zeros(1, 2), n_components=1))[1] == []
 
     def test_what_has_diverged_is_no_error(self):
         network = self.network(scales=torch.full((4, 3), NAN))
@@ -262,9 +262,9 @@ class TestDiagnosis:
         assert advice == []
 
     @pytest.mark.parametrize("dimensions", [1, 2, 10, 100])
-    @pytest.mark.parametrize("structure", ["full", "isotropic"])
-    def test_the_limit_is_the_quantile_of_chi_square(self, dimensions, structure):
-        network = MixtureNetwork.of(1, dimensions, components=1, structure=structure, floor=0.0)
+    @pytest.mark.parametrize("covariance", ["full", "isotropic"])
+    def test_the_limit_is_the_quantile_of_chi_square(self, dimensions, covariance):
+        network = MixtureNetwork.of(1, dimensions, n_components=1, covariance=covariance, floor=0.0)
         for parameter in network.head.parameters():
             torch.nn.init.zeros_(parameter)
         network.double()

@@ -6,15 +6,15 @@ import inspect
 import json
 
 import pytest
-import runs
 import torch
+from helpers import runs
 from torch import nn
 
 from condens.errors import RunDirectoryError
-from condens.maps import Integer, Interval, Positive, Real
 from condens.nn import HEADS, MLP, Ensemble, FullHead, MixtureNetwork
 from condens.training import Settings, train
 from condens.training.identity import check_same, identity
+from condens.transforms import Integer, Interval, Positive, Real
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*(Nearly all weight|are alike|explained by no)")
 
@@ -33,7 +33,7 @@ OTHER_SETTINGS = {
     "condition_noise": "rule",
     "target_noise": 0.25,
     "average": 0.5,
-    "validation_share": 0.25,
+    "validation_fraction": 0.25,
     "patience": 7,
     "bound": "uniform",
     "bound_epochs": 3,
@@ -45,8 +45,8 @@ OTHER_SETTINGS = {
 OTHER_OPTIONS = {
     "conditions": None,  # the data's
     "targets": None,
-    "components": (4, "head.linear.weight"),
-    "structure": ("diagonal", "head.linear.weight"),
+    "n_components": (4, "head.linear.weight"),
+    "covariance": ("diagonal", "head.linear.weight"),
     "width": (13, "backbone.layers.0.weight"),
     "depth": (3, "backbone.layers.3.change.0.weight"),
     "normalise": (True, "backbone.layers.2.change.0.weight"),
@@ -57,7 +57,7 @@ OTHER_OPTIONS = {
     "categories": None,
     "names": None,  # nothing is learned of them
     "generator": None,  # the state has the weights
-    "maps": ([Real(), Positive()], "maps"),
+    "transforms": ([Real(), Positive()], "transforms"),
 }
 
 
@@ -229,26 +229,33 @@ def test_hooks(tmp_path):
     assert "_forward_hooks" in refusal(tmp_path, runs.network())
 
 
-@pytest.mark.parametrize("maps", [[Real(), Integer(0)], [Real(), Interval(-1.0, 99.0)]], ids=str)
-def test_maps(tmp_path, maps):
-    trained(tmp_path, runs.network(maps=[Real(), Positive(-1.0)]))
+@pytest.mark.parametrize(
+    "transforms", [[Real(), Integer(0)], [Real(), Interval(-1.0, 99.0)]], ids=str
+)
+def test_maps(tmp_path, transforms):
+    trained(tmp_path, runs.network(transforms=[Real(), Positive(-1.0)]))
     with pytest.raises(RunDirectoryError, match=r"see maps"):
-        train(runs.network(maps=maps), (X, Y.round()), runs.settings(epochs=1), directory=tmp_path)
+        train(
+            runs.network(transforms=transforms),
+            (X, Y.round()),
+            runs.settings(epochs=1),
+            directory=tmp_path,
+        )
 
 
 def test_ranks_and_members(tmp_path):
-    trained(tmp_path / "rank", runs.network(structure="low_rank", rank=1))
-    other = runs.network(structure="low_rank", rank=2)
+    trained(tmp_path / "rank", runs.network(covariance="low_rank", rank=1))
+    other = runs.network(covariance="low_rank", rank=2)
     assert "see head.linear.weight" in refusal(tmp_path / "rank", other)
     trained(tmp_path / "members", Ensemble([runs.network(), runs.network(dropout=0.3)]))
     other = Ensemble([runs.network(), runs.network(dropout=0.4)])
     assert "see networks.1.backbone.dropout" in refusal(tmp_path / "members", other)
 
 
-@pytest.mark.parametrize("structure", HEADS)
-def test_is_the_same_in_every_process_and_through_json(structure):
+@pytest.mark.parametrize("covariance", HEADS)
+def test_is_the_same_in_every_process_and_through_json(covariance):
     def made():
-        network = runs.network(structure=structure)
+        network = runs.network(covariance=covariance)
         return identity(network, runs.settings(), network_rows(), None)
 
     assert json.loads(json.dumps(made())) == made()

@@ -7,7 +7,7 @@ import threading
 import time
 
 import pytest
-import runs
+from helpers import runs
 
 from condens.training.history import Epoch, History
 from condens.training.interruption import how_far, interruption

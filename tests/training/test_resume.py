@@ -9,8 +9,8 @@ import time
 from contextlib import nullcontext
 
 import pytest
-import runs
 import torch
+from helpers import runs
 
 from condens.errors import RunDirectoryError
 from condens.training import train
@@ -165,7 +165,7 @@ class TestInterruption:
         assert len(history.epochs) == 2
         assert not network.training
         x, y = runs.problem(200)["data"]
-        assert network.nll(x, y).isfinite()
+        assert network.loss(x, y).isfinite()
 
     def test_goes_on_to_the_same_end_in_the_same_process(self, tmp_path):
         whole, expected = start(epochs=4)
@@ -228,9 +228,9 @@ class TestAnotherRun:
         ("options", "named"),
         [
             ({"width": 13}, "backbone.layers.0.weight"),
-            ({"components": 4}, "head.linear.weight"),
+            ({"n_components": 4}, "head.linear.weight"),
             ({"floor": 0.5}, "head.floor"),
-            ({"structure": "diagonal"}, "head.linear.weight"),
+            ({"covariance": "diagonal"}, "head.linear.weight"),
         ],
     )
     def test_another_network_is_refused(self, tmp_path, options, named):

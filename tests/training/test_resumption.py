@@ -6,9 +6,9 @@ import json
 import random
 
 import pytest
-import runs
 import safetensors.torch
 import torch
+from helpers import runs
 
 from condens.errors import RunDirectoryError
 from condens.training import train

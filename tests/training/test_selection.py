@@ -30,19 +30,19 @@ def modes(count, rows=1500, spread=3.0):
 def test_finds_the_number_of_modes(count):
     torch.manual_seed(0)
     network, history, trials = choose_components(
-        lambda k: MixtureNetwork.of(1, 2, components=k, width=32), modes(count), SETTINGS, most=8
+        lambda k: MixtureNetwork.of(1, 2, n_components=k, width=32), modes(count), SETTINGS, most=8
     )
-    assert network.head.components == count
-    assert trials[0].components == 8
-    assert all(a.components > b.components for a, b in pairwise(trials))
-    accepted = next(trial for trial in trials if trial.components == count)
+    assert network.head.n_components == count
+    assert trials[0].n_components == 8
+    assert all(a.n_components > b.n_components for a, b in pairwise(trials))
+    accepted = next(trial for trial in trials if trial.n_components == count)
     assert accepted.worse <= accepted.standard_error
-    assert history.best_nll == pytest.approx(accepted.nll)
+    assert history.best_nll == pytest.approx(accepted.loss)
 
 
-@pytest.mark.parametrize("structure", HEADS)
-def test_a_network_without_some_components_is_their_mixture(structure):
-    network = MixtureNetwork.of(2, 3, components=5, structure=structure, width=8).double()
+@pytest.mark.parametrize("covariance", HEADS)
+def test_a_network_without_some_components_is_their_mixture(covariance):
+    network = MixtureNetwork.of(2, 3, n_components=5, covariance=covariance, width=8).double()
     condition = torch.randn(4, 2, dtype=torch.float64)
     whole, part = network(condition), network.with_components([3, 0])(condition)
     for ours, theirs in zip(part.parameters, whole.parameters, strict=True):
@@ -55,30 +55,30 @@ def test_targets_that_are_all_incomplete():
     target[torch.arange(len(target)), torch.randint(2, (len(target),))] = torch.nan
     torch.manual_seed(0)
     network, _, trials = choose_components(
-        lambda k: MixtureNetwork.of(1, 2, components=k, width=16),
+        lambda k: MixtureNetwork.of(1, 2, n_components=k, width=16),
         (condition, target),
         replace(SETTINGS, epochs=6),
         most=6,
     )
-    assert network.head.components >= 2
+    assert network.head.n_components >= 2
     assert all(math.isfinite(trial.nll) for trial in trials)
 
 
 def test_the_component_that_matters_least_goes_first():
-    network = MixtureNetwork.of(1, 2, components=4, width=8).prepare(*modes(3))
+    network = MixtureNetwork.of(1, 2, n_components=4, width=8).prepare(*modes(3))
     with torch.no_grad():
         network.head.linear.bias[1] -= 20.0  # a weight of e⁻²⁰
     found = _without(network, Rows.of(*modes(3)))
     gone = network.head.linear.bias[:4][1]
-    assert found.head.components < 4
-    assert not (found.head.linear.bias[: found.head.components] == gone).any()
+    assert found.head.n_components < 4
+    assert not (found.head.linear.bias[: found.head.n_components] == gone).any()
 
 
 def test_goes_on_from_its_directory_to_the_same_bytes(tmp_path):
     def choose(seed):
         torch.manual_seed(seed)  # other first weights: what is kept takes their place
         return choose_components(
-            lambda k: MixtureNetwork.of(1, 2, components=k, width=8),
+            lambda k: MixtureNetwork.of(1, 2, n_components=k, width=8),
             modes(2, rows=300),
             replace(SETTINGS, epochs=3),
             most=4,

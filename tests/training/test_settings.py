@@ -7,8 +7,8 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-import runs
 import torch
+from helpers import runs
 
 from condens.errors import ArgumentError
 from condens.training import Settings, choose_components, train
@@ -17,7 +17,7 @@ NAN, INF = math.nan, math.inf
 FIELDS = {field.name: field for field in dataclasses.fields(Settings)}
 WHOLE = ("epochs", "warmup_steps", "patience", "bound_epochs", "seed", "batch_size")
 REAL = (
-    *("learning_rate", "weight_decay", "clip", "average", "validation_share", "entropy"),
+    *("learning_rate", "weight_decay", "clip", "average", "validation_fraction", "entropy"),
     *("condition_noise", "target_noise"),
 )
 WORDS = ("schedule", "bound", "start")
@@ -62,7 +62,7 @@ def test_what_is_welcome_becomes_plain(name):
         held = getattr(settings, name)
         assert type(held) in kinds, (name, value)
         assert held == value
-        again = Settings.from_dict(json.loads(json.dumps(settings.as_dict(), allow_nan=False)))
+        again = Settings.from_dict(json.loads(json.dumps(settings.to_dict(), allow_nan=False)))
         assert again == settings
 
 
@@ -95,7 +95,7 @@ def test_the_ends_of_the_ranges_train(name, value):
 
     with pytest.raises(EnoughError):
         train(runs.network(), runs.problem(30)["data"], settings, callback=stop)
-    assert Settings.from_dict(json.loads(json.dumps(settings.as_dict()))) == settings
+    assert Settings.from_dict(json.loads(json.dumps(settings.to_dict()))) == settings
 
 
 @pytest.mark.parametrize("seed", [2**64, -(2**63) - 1])
@@ -121,7 +121,7 @@ def test_settings_that_are_none(settings, text):
     data = runs.problem(30)["data"]
     for door in (
         lambda: train(runs.network(), data, settings),
-        lambda: choose_components(lambda k: runs.network(components=k), data, settings),
+        lambda: choose_components(lambda k: runs.network(n_components=k), data, settings),
     ):
         with pytest.raises(ArgumentError) as raised:
             door()
@@ -130,5 +130,5 @@ def test_settings_that_are_none(settings, text):
 
 @pytest.mark.parametrize("values", [None, 3, "x", [], [("epochs", 3)]])
 def test_records_that_are_none(values):
-    with pytest.raises(ArgumentError, match=r"settings is .*, but what as_dict returns"):
+    with pytest.raises(ArgumentError, match=r"settings is .*, but what to_dict returns"):
         Settings.from_dict(values)

@@ -19,7 +19,7 @@ from condens.errors import ArgumentError
 from condens.inference import posterior
 from condens.nn import HEADS, MLP, Ensemble, MixtureNetwork, TableMLP
 from condens.nn.randomness import Dropout, drawing_from, draws_from_torch, torch_seeded_by
-from condens.persistence import network_document, network_from
+from condens.persistence import network_from_dict, network_to_dict
 from condens.training import Settings, choose_components, train
 from condens.training.threads import _limits, one_thread
 
@@ -145,7 +145,7 @@ def model(**options):
 
 
 def networks(**options):
-    return MixtureNetwork.of(2, 2, components=3, width=8, generator=Generator(), **options)
+    return MixtureNetwork.of(2, 2, n_components=3, width=8, generator=Generator(), **options)
 
 
 def raising(epoch):
@@ -179,7 +179,7 @@ ACTIONS = {
         (X, Y),
     ),
     "choose_components": lambda: choose_components(
-        lambda k: MixtureNetwork.of(2, 2, components=k, width=8), (X, Y), NOISY, most=4
+        lambda k: MixtureNetwork.of(2, 2, n_components=k, width=8), (X, Y), NOISY, most=4
     ),
     "cross_val_score": lambda: cross_val_score(model(dropout=0.2), X, Y, cv=2),
     "posterior": lambda: posterior(Y, X, settings=NOISY),
@@ -190,8 +190,8 @@ ACTIONS = {
     "score": lambda: (fitted().score(X, Y), fitted().score_samples(X, Y)),
     "sample": lambda: fitted().sample(X, 3, random_state=1),
     "sample of a density": lambda: fitted().predict_dist(X).sample(generator=Generator()),
-    "a network's document": lambda: network_from(
-        network_document(fitted().network_), fitted().network_.state_dict()
+    "a network's document": lambda: network_from_dict(
+        network_to_dict(fitted().network_), fitted().network_.state_dict()
     ),
     "fewer components": lambda: fitted().network_.with_components([0, 2]),
     "networks with a generator": lambda: networks(dropout=0.2, normalise=True),
@@ -325,7 +325,7 @@ class TestWhoDraws:
         assert draws_from_torch(nn.Sequential(nn.Linear(2, 2), module))
 
     def test_not_ours_nor_torchs_quiet_ones(self):
-        everything = [networks(structure=kind, dropout=0.1, normalise=True) for kind in HEADS]
+        everything = [networks(covariance=kind, dropout=0.1, normalise=True) for kind in HEADS]
         assert not draws_from_torch(Ensemble(everything[:3]))
         assert not draws_from_torch(nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.GELU()))
 
@@ -387,7 +387,7 @@ class TestOneThread:
 
     @pytest.mark.parametrize(("width", "threads"), [(8, 1), (800, 2)])
     def test_is_for_small_steps_and_not_for_callbacks(self, width, threads):
-        network = MixtureNetwork.of(2, 2, components=2, width=width, generator=Generator())
+        network = MixtureNetwork.of(2, 2, n_components=2, width=width, generator=Generator())
         steps, callbacks = set(), set()
         network.backbone.register_forward_hook(lambda *_: steps.add(torch.get_num_threads()))
         settings = Settings(epochs=1, batch_size=20)

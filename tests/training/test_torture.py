@@ -95,14 +95,14 @@ CASES = {
 }
 
 
-def fit(data, structure="full", settings=None, **options):
+def fit(data, covariance="full", settings=None, **options):
     """Train; check what must always hold, also after a named error."""
     condition, target = (torch.as_tensor(t) for t in data[:2])
     torch.manual_seed(1)
     network = MixtureNetwork.of(
         condition.shape[1],
         target.shape[1],
-        **{"components": 8, "width": 16, "structure": structure} | options,
+        **{"n_components": 8, "width": 16, "covariance": covariance} | options,
     )
     history = None
     with warnings.catch_warnings(), suppress(CondensError):
@@ -116,7 +116,7 @@ def fit(data, structure="full", settings=None, **options):
         mixture = network(condition.double())
         assert mixture.sample((20,)).isfinite().all()
         counts = torch.ones(len(target), dtype=torch.bool) if len(data) < 3 else data[2] > 0
-        assert network.nll(condition[counts], target[counts]).isfinite()
+        assert network.loss(condition[counts], target[counts]).isfinite()
         whole = counts & ~target.isnan().any(1)
         assert mixture.log_prob(target.double())[whole].isfinite().all()
     return network, history
@@ -139,27 +139,27 @@ def test_hard_data(case):
     assert math.isfinite(history.best_nll)
     assert all(math.isfinite(epoch.train_nll) for epoch in history.epochs)
     if fair:
-        assert network.nll(*data).item() < single_gaussian(data[1]) + 0.1
+        assert network.loss(*data).item() < single_gaussian(data[1]) + 0.1
 
 
-@pytest.mark.parametrize("structure", HEADS)
+@pytest.mark.parametrize("covariance", HEADS)
 @pytest.mark.parametrize(
     "case", ["all rows the same", "collinear targets", "outlier", "90 % missing", "one row"]
 )
-def test_hard_data_for_every_structure(structure, case):
-    _, history = fit(CASES[case][0](), structure, {"epochs": 4})
+def test_hard_data_for_every_structure(covariance, case):
+    _, history = fit(CASES[case][0](), covariance, {"epochs": 4})
     assert math.isfinite(history.best_nll)
 
 
-@pytest.mark.parametrize("structure", HEADS)
+@pytest.mark.parametrize("covariance", HEADS)
 @pytest.mark.parametrize("rate", [10.0, 1e6, 1e30])
 @pytest.mark.parametrize("case", ["scale 1e30", "90 % missing", "few rows many times"])
-def test_an_absurd_rate_ends_with_the_best_or_a_name(structure, rate, case):
+def test_an_absurd_rate_ends_with_the_best_or_a_name(covariance, rate, case):
     """At worst the network is what it was before the first step."""
     data = CASES[case][0]()
-    network, _ = fit(data, structure, {"learning_rate": rate, "warmup_steps": 0, "epochs": 5})
+    network, _ = fit(data, covariance, {"learning_rate": rate, "warmup_steps": 0, "epochs": 5})
     if case == "scale 1e30":
-        assert network.nll(*data).item() < single_gaussian(data[1]) + 1.0
+        assert network.loss(*data).item() < single_gaussian(data[1]) + 1.0
 
 
 @pytest.mark.parametrize("case", ["all rows the same", "collinear targets", "few rows many times"])
@@ -172,7 +172,7 @@ def test_a_hundred_dimensions():
     mixing = torch.eye(100, dtype=torch.float64) + 0.1 * normal(100, 100, seed=7)
     condition = normal(200, 2)
     target = normal(200, 100, seed=8) @ mixing + condition[:, :1]
-    _, history = fit((condition, target), "full", {"epochs": 2, "batch_size": 100}, components=2)
+    _, history = fit((condition, target), "full", {"epochs": 2, "batch_size": 100}, n_components=2)
     assert math.isfinite(history.best_nll)
 
 
@@ -181,18 +181,18 @@ def test_a_spike_in_the_condition_spoils_no_other_row():
     spiked = x.clone()
     spiked[5, 0] = 1e12
     torch.manual_seed(1)
-    network = MixtureNetwork.of(2, 2, components=4, width=16)
+    network = MixtureNetwork.of(2, 2, n_components=4, width=16)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", ADVICE)
         train(network, (spiked, y), Settings(epochs=8, batch_size=32))
     assert all(t.isfinite().all() for t in network.state_dict().values())
-    assert network.nll(x, y).item() < single_gaussian(y) + 0.1
+    assert network.loss(x, y).item() < single_gaussian(y) + 0.1
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_both_precisions_on_a_wide_column(dtype):
     x, y = ridge(scale=1e30)
-    network = MixtureNetwork.of(2, 2, components=3, width=16).to(dtype)
+    network = MixtureNetwork.of(2, 2, n_components=3, width=16).to(dtype)
     history = train(network, (x, y), Settings(epochs=5, batch_size=32))
-    assert abs(network.nll(x, y).item() - single_gaussian(y)) < 3
+    assert abs(network.loss(x, y).item() - single_gaussian(y)) < 3
     assert math.isfinite(history.best_nll)

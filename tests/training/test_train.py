@@ -28,7 +28,7 @@ NAN = math.nan
 def made(conditions=1, targets=1, seed=3, dtype=torch.float64, **options):
     with torch.random.fork_rng():
         torch.manual_seed(seed)
-        options = {"components": 2, "width": 16, **options}
+        options = {"n_components": 2, "width": 16, **options}
         return MixtureNetwork.of(conditions, targets, **options).to(dtype)
 
 
@@ -68,7 +68,7 @@ class TestOptimum:
             Settings(epochs=25, batch_size=200, learning_rate=5e-3, schedule=schedule),
         )
         x, y, exact = truth(4000, seed=1)
-        excess = network.nll(x, y).item() - exact.mean().item()
+        excess = network.loss(x, y).item() - exact.mean().item()
         # What 400 parameters can overfit on 3600 rows; never better than the truth by chance.
         assert -0.01 < excess < 0.05
         assert history.epochs[0].train_nll > history.epochs[-1].train_nll + 0.1
@@ -87,9 +87,9 @@ class TestOptimum:
         losses = []
         test = bell(2000, seed=5, columns=3)
         for data in ((x, partial), (x[whole], y[whole])):
-            network = made(3, 3, components=1)
+            network = made(3, 3, n_components=1)
             history = train(network, data, short(epochs=60, batch_size=20))
-            losses.append(network.nll(*test).item())
+            losses.append(network.loss(*test).item())
         assert history.rows + history.validation_rows == int(whole.sum()) < 40
         assert losses[0] < losses[1] - 0.1
 
@@ -185,7 +185,7 @@ class TestWeights:
         y = torch.tensor([0.0, 1.0]).repeat(200).double()
         weights = torch.tensor([3.0, 1.0]).repeat(200)
         x = torch.zeros(400, 1, dtype=torch.float64)
-        network = made(components=1)
+        network = made(n_components=1)
         train(network, (x, y, weights), short(epochs=40, batch_size=400, learning_rate=0.02))
         mixture = network(x[:1])
         assert mixture.mean.item() == pytest.approx(0.25, abs=0.05)
@@ -218,7 +218,7 @@ class TestObjective:
         for epoch in (0, 2):
             found = objective(network, settings, epoch, batch)
             assert_close(found, (shares * each).sum(), rtol=1e-10, atol=1e-12)
-        exact = network.loss(*batch)
+        exact = network.standard_loss(*batch)
         assert_close(objective(network, settings, 3, batch), exact, rtol=0, atol=0)
         assert abs(exact - (shares * each).sum()) > 1e-3
 
@@ -239,13 +239,13 @@ class TestObjective:
     @pytest.mark.parametrize("bound", BOUNDS)
     def test_every_bound_trains(self, bound):
         x, y, _ = truth(500)
-        network = made(components=3)
+        network = made(n_components=3)
         history = train(network, (x, y), short(epochs=6, bound=bound))
         assert history.best_nll < history.epochs[0].validation_nll + 1e-9
-        assert network.nll(x, y).isfinite()
+        assert network.loss(x, y).isfinite()
 
     def test_entropy_rewards_even_weights(self):
-        network = made(2, 2, components=3)
+        network = made(2, 2, n_components=3)
         weights = torch.rand(200, dtype=torch.float64)
         batch = self.batch(network, weights)
         torch.nn.init.normal_(network.head.linear.bias)
@@ -328,7 +328,7 @@ def test_clipping_bounds_the_norm(clip):
 class TestStopping:
     def overfit(self, **changes):
         x, y = bell(30)
-        network = made(2, 2, width=64, components=4)
+        network = made(2, 2, width=64, n_components=4)
         settings = short(
             **{
                 "epochs": 200,
@@ -348,19 +348,19 @@ class TestStopping:
         assert history.stopped == "no better validation loss"
         assert len(losses) == history.best_epoch + 1 + 8
         assert history.best_nll == min(losses) == losses[history.best_epoch]
-        assert network.nll(*held_out).item() == pytest.approx(history.best_nll, rel=1e-9)
+        assert network.loss(*held_out).item() == pytest.approx(history.best_nll, rel=1e-9)
         assert losses[-1] > history.best_nll + 0.1
         assert not network.training
 
     def test_without_an_average_too(self):
         network, history, held_out = self.overfit(average=0.0)
-        assert network.nll(*held_out).item() == pytest.approx(history.best_nll, rel=1e-9)
+        assert network.loss(*held_out).item() == pytest.approx(history.best_nll, rel=1e-9)
 
     def test_weights_that_never_got_better_are_the_first(self):
         network, history, held_out = self.overfit(learning_rate=1e4, epochs=3, warmup_steps=0)
         assert history.best_epoch == -1
         assert history.stopped == "all epochs"
-        assert network.nll(*held_out).item() == pytest.approx(history.best_nll, rel=1e-9)
+        assert network.loss(*held_out).item() == pytest.approx(history.best_nll, rel=1e-9)
 
     def test_validation_rows_are_not_trained_on(self):
         x, y = bell()
@@ -373,16 +373,16 @@ class TestStopping:
         assert same(*networks)
 
     def test_a_share_is_held_out(self):
-        history = train(made(2, 2), bell(), short(validation_share=0.25))
+        history = train(made(2, 2), bell(), short(validation_fraction=0.25))
         assert (history.rows, history.validation_rows) == (150, 50)
         assert [epoch.steps for epoch in history.epochs] == [3, 3]
 
     def test_no_share_validates_on_the_training_rows(self):
         x, y = bell()
         network = made(2, 2)
-        history = train(network, (x, y), short(validation_share=0.0))
+        history = train(network, (x, y), short(validation_fraction=0.0))
         assert (history.rows, history.validation_rows) == (200, 0)
-        assert network.nll(x, y).item() == pytest.approx(history.best_nll, rel=1e-9)
+        assert network.loss(x, y).item() == pytest.approx(history.best_nll, rel=1e-9)
 
     def test_validation_rows_that_do_not_fit_are_refused(self):
         x, y = bell()
@@ -403,7 +403,7 @@ class TestPrecision:
             with torch.backends.mkldnn.flags(enabled=False):
                 train(network, (x, y), short(epochs=15, autocast=autocast))
             assert network.dtype == torch.float32
-            losses.append(network.nll(x, y).item())
+            losses.append(network.loss(x, y).item())
         assert losses[0] != losses[1]
         assert losses[1] == pytest.approx(losses[0], abs=0.05)
 
@@ -413,7 +413,7 @@ class TestPrecision:
         for network in networks:
             train(network, (x, y), short())
         assert networks[0].dtype == torch.float64
-        double, single = (network.nll(x, y).item() for network in networks)
+        double, single = (network.loss(x, y).item() for network in networks)
         assert double != single
         assert double == pytest.approx(single, rel=1e-3)
 
@@ -527,7 +527,7 @@ class TestReports:
         assert not network.training
         other = made(2, 2)
         history = train(other, bell(), short(epochs=2))
-        assert network.nll(*bell()).item() > other.nll(*bell()).item()
+        assert network.loss(*bell()).item() > other.loss(*bell()).item()
         assert len(history.epochs) == 2
 
     def test_the_numbers_of_an_epoch(self):
@@ -552,7 +552,7 @@ class TestReports:
 
     def test_history_goes_through_json(self):
         history, _ = self.trained()
-        assert History.from_dict(json.loads(json.dumps(history.as_dict()))) == history
+        assert History.from_dict(json.loads(json.dumps(history.to_dict()))) == history
 
     def test_the_plot_is_of_a_figure_that_pyplot_knows(self, tmp_path):
         import matplotlib as mpl
@@ -645,7 +645,7 @@ class TestSettings:
             ("bound_epochs", -1, "at least 0 was expected"),
             ("entropy", NAN, "a finite number from 0 was expected"),
             ("average", 1.0, "a number from 0 to below 1 was expected"),
-            ("validation_share", 1.0, "a number from 0 to below 1 was expected"),
+            ("validation_fraction", 1.0, "a number from 0 to below 1 was expected"),
             ("condition_noise", -0.1, 'a finite number from 0, or "rule", was expected'),
             ("target_noise", "some", 'a finite number from 0, or "rule", was expected'),
             ("schedule", "step", "one of ('cosine', 'plateau', 'constant') was expected"),
@@ -674,14 +674,14 @@ class TestSettings:
 
     def test_go_through_json_and_unknown_ones_are_named(self):
         settings = Settings(epochs=7, target_noise="rule", bound="uniform")
-        again = Settings.from_dict(json.loads(json.dumps(settings.as_dict())))
+        again = Settings.from_dict(json.loads(json.dumps(settings.to_dict())))
         assert again == settings
         with pytest.raises(ArgumentError, match=r"^epoch is no setting, but the settings are "):
             Settings.from_dict({"epoch": 3})
 
     def test_numbers_of_numpy_become_plain(self):
         settings = Settings(epochs=np.int64(7), learning_rate=np.float32(0.5))
-        assert json.loads(json.dumps(settings.as_dict()))["epochs"] == 7
+        assert json.loads(json.dumps(settings.to_dict()))["epochs"] == 7
         assert type(settings.learning_rate) is float
 
     @pytest.mark.filterwarnings("ignore:All 2 components are alike")

@@ -1,7 +1,7 @@
 """Data in memory."""
 
+from condens.data.encoder import TableEncoder
 from condens.data.rows import Rows
-from condens.data.table import TableEncoder
 from condens.data.targets import TargetColumns
 
 __all__ = ["Rows", "TableEncoder", "TargetColumns"]

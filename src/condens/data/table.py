@@ -1,317 +1,78 @@
-"""Tables of conditions: what users have, to the numbers and codes that a network reads."""
+"""Tables as they are read: a matrix of numbers, and columns of categories."""
 
-from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any, NamedTuple, Self
 
 import numpy as np
-import torch
-from numpy.typing import NDArray
-from torch import Tensor
 
-from condens.data.arrays import Doubles, text_advice
-from condens.data.columns import Table
-from condens.data.frames import Category, Codes, kind_of
-from condens.errors import ArgumentError, DimensionError, NotFiniteError, ShapeError
-
-# With more categories than this, or with as many as rows where there are more rows than that,
-# a column names its rows.
-MOST, ROWS = 1000, 50
-# Names listed in a message.
-LISTED = 10
+from condens.data.arrays import Doubles, as_doubles, refuse_infinite
+from condens.data.frames import Codes, columns_of, is_frame
+from condens.errors import ArgumentError, ShapeError
 
 
-class Numbers(NamedTuple):
-    """A column of numbers; `fill` is the median, where some were missing."""
-
-    fill: float | None = None
-
-
-class Categories(NamedTuple):
-    """A column of categories with the codes 1, 2, …, and one more code if some were missing."""
-
-    values: tuple[Category, ...]
-    missing: bool = False
-
-    @property
-    def size(self) -> int:
-        """The number of codes, unknown being one."""
-        return 1 + len(self.values) + self.missing
-
-
-@dataclass(frozen=True)
-class TableEncoder:
-    """What turns tables into a tensor: numbers first, then codes of categories.
-
-    The columns that come out are: those of numbers (booleans are 0 and 1; a missing number is
-    the median); for each of them in which some were missing when fitted, 1 where one is and 0
-    elsewhere; and the codes of every column of categories, 0 where a category is unknown and
-    1, 2, … in sorted order. A missing category has the last code if one was missing when
-    fitted, and is unknown otherwise.
+class Table(NamedTuple):
+    """The columns of a table, numbers apart from categories.
 
     Args:
-        features: what every column of the table holds.
-        feature_names: of the columns, where all of them are text.
-
-    >>> encoder = TableEncoder.fit([[1.0, True], [None, False], [5.0, True]])
-    >>> encoder.encode([[None, True], [2.0, False]]).tolist()
-    [[3.0, 1.0, 1.0], [2.0, 0.0, 0.0]]
+        numbers: [n, P], NaN where one is missing; columns without any value are among them.
+        places: which columns of the table these are, P of them.
+        codes: the other columns, by place.
+        labels: what messages call the columns.
+        names: of the columns, where all of them are text.
     """
 
-    features: tuple[Numbers | Categories, ...]
-    feature_names: tuple[str, ...] | None = None
+    numbers: Doubles
+    places: list[int]
+    codes: dict[int, Codes]
+    labels: list[str]
+    names: tuple[str, ...] | None
 
     @classmethod
-    def fit(cls, table: Any, name: str = "table") -> Self:
-        """Learn the columns of an array, a tensor, a list of rows, or a pandas or polars frame.
+    def read(cls, table: Any, name: str) -> Self:
+        """Return a frame, an array, a tensor or a list of rows, checked."""
+        made = cls._of_frame(table, name) if is_frame(table) else cls._of_array(table, name)
+        rows, columns = len(made.numbers), len(made.labels)
+        if not rows or not columns:
+            empty = "0 feature(s)" if rows else "0 sample(s)"
+            # The words of scikit-learn, which users know and look for.
+            came = f"has {empty} (shape=({rows}, {columns})) while a minimum of 1 is required"
+            raise ShapeError(f"{name} {came}. Pass some data.")
+        refuse_infinite(made.numbers, [made.labels[place] for place in made.places], name)
+        return made
 
-        Categories are a frame's columns of text and of categories. Messages call the table by
-        its `name`.
-        """
-        given = Table.read(table, name)
-        learnt: dict[int, Numbers | Categories] = {
-            place: _learn_categories(codes, name, given.labels[place])
-            for place, codes in given.codes.items()
-        }
-        missing = np.isnan(given.numbers)
-        gaps = np.any(missing, axis=0)
-        for j, place in enumerate(given.places):
-            fill = None
-            if gaps[j]:
-                fill = _median(given.numbers[~missing[:, j], j], name, given.labels[place])
-            learnt[place] = Numbers(fill)
-        return cls(tuple(learnt[place] for place in sorted(learnt)), given.names)
+    @classmethod
+    def _of_frame(cls, frame: Any, name: str) -> Self:
+        names, columns = columns_of(frame, name)
+        numbers = {i: c for i, c in enumerate(columns) if not isinstance(c, Codes)}
+        codes = {i: c for i, c in enumerate(columns) if isinstance(c, Codes)}
+        matrix = np.column_stack(list(numbers.values())) if numbers else np.empty((len(frame), 0))
+        labels = [f"column {label!r}" for label in names]
+        return cls(matrix, list(numbers), codes, labels, _text_names(names, name))
 
-    @property
-    def n_features(self) -> int:
-        """How many columns a table has."""
-        return len(self.features)
-
-    @property
-    def described(self) -> str:
-        """The columns of a table, in words."""
-        names = "" if self.feature_names is None else f" ({_listed(self.feature_names)})"
-        return f"the {self.n_features} column(s) that were fitted{names}"
-
-    @property
-    def columns(self) -> int:
-        """How many columns C come out."""
-        return self.numeric + len(self.categories)
-
-    @property
-    def numeric(self) -> int:
-        """How many of those are numbers; they come first."""
-        numbers = [feature for feature in self.features if isinstance(feature, Numbers)]
-        return len(numbers) + sum(feature.fill is not None for feature in numbers)
-
-    @property
-    def categories(self) -> list[int]:
-        """The number of codes of every column of categories, unknown being one."""
-        return [feature.size for feature in self.features if isinstance(feature, Categories)]
-
-    @property
-    def labels(self) -> list[str]:
-        """What the columns that come out are called: columns of the table, by name or number."""
-        names = self.feature_names or range(self.n_features)
-        columns = [(f"column {n!r}", f) for n, f in zip(names, self.features, strict=True)]
-        numbers = [(label, f) for label, f in columns if isinstance(f, Numbers)]
-        gaps = [f"the gaps of {label}" for label, f in numbers if f.fill is not None]
-        codes = [label for label, f in columns if isinstance(f, Categories)]
-        return [*(label for label, _ in numbers), *gaps, *codes]
-
-    def encode(self, table: Any, name: str = "table") -> Tensor:
-        """Return a table's rows [n, C] in double precision; an array may share its memory."""
-        given = Table.read(table, name)
-        self._check_columns(given, name)
-        fills = {i: f.fill for i, f in enumerate(self.features) if isinstance(f, Numbers)}
-        numbers = _numbers(given, list(fills), name)
-        missing = np.isnan(numbers)
-        _check_gaps(given, missing, fills, name)
-        if numbers.shape[1] == self.columns:
-            return torch.from_numpy(numbers)
-        rows, free = np.empty((len(numbers), self.columns)), len(fills)
-        rows[:, :free] = numbers
-        for j, fill in enumerate(fills.values()):
-            if fill is not None:
-                rows[missing[:, j], j] = fill
-                rows[:, free], free = missing[:, j], free + 1
-        for place, feature in enumerate(self.features):
-            if isinstance(feature, Categories):
-                rows[:, free], free = _codes(given, place, feature, name), free + 1
-        return torch.from_numpy(rows)
-
-    def _check_columns(self, given: Table, name: str) -> None:
-        """Raise unless a table has the columns that were fitted, in their order."""
-        ours, theirs = self.feature_names, given.names
-        if ours is not None and theirs is not None and ours != theirs:
-            raise _other_names(ours, theirs, name)
-        if len(given.labels) != self.n_features:
-            listed = f" ({_listed(ours)})" if ours else ""
-            expected = f"{self.n_features} were fitted"
+    @classmethod
+    def _of_array(cls, table: Any, name: str) -> Self:
+        matrix = as_doubles(table, name)
+        if matrix.ndim != 2:
+            # Scikit-learn's words again.
             raise ShapeError(
                 name,
-                got=f"has {len(given.labels)} columns",
-                expected=expected + listed,
-                fix="Pass those columns, or fit again.",
+                got=f"has shape {list(matrix.shape)}",
+                expected="[rows, columns] was expected",
+                fix="Reshape your data either using array.reshape(-1, 1) if your data has a single "
+                "feature or array.reshape(1, -1) if it contains a single sample.",
             )
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return everything as JSON values."""
-        features = [
-            {"fill": feature.fill}
-            if isinstance(feature, Numbers)
-            else {"values": list(feature.values), "missing": feature.missing}
-            for feature in self.features
-        ]
-        names = None if self.feature_names is None else list(self.feature_names)
-        return {"features": features, "feature_names": names}
-
-    @classmethod
-    def from_dict(cls, values: Any) -> Self:
-        """Return the encoder of an `as_dict`; refuse anything else."""
-        try:
-            return cls(*_from_json(values))
-        except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
-            raise ArgumentError(
-                "encoder",
-                got="is no record of an encoder",
-                expected=f"one was expected ({error})",
-                fix="Save the model again: its file is damaged or of another version.",
-            ) from None
+        places = list(range(matrix.shape[1]))
+        return cls(matrix, places, {}, [f"column {place}" for place in places], None)
 
 
-def _learn_categories(column: Codes, name: str, label: str) -> Categories:
-    seen = column.codes[column.codes >= 0]
-    counts = np.bincount(seen, minlength=len(column.values))
-    # Those that a frame declares but does not hold stay unknown: nothing is learnt about them.
-    values = sorted(value for value, count in zip(column.values, counts, strict=True) if count)
-    if len(values) > MOST or (len(values) == len(seen) > ROWS):
-        told = text_advice([value for value in values if isinstance(value, str)])
+def _text_names(names: list[Any], name: str) -> tuple[str, ...] | None:
+    """Return names that are text, or None where none is, as scikit-learn does."""
+    text = [isinstance(label, str) for label in names]
+    if any(text) and not all(text):
+        other = type(names[text.index(False)]).__name__
         raise ArgumentError(
             name,
-            got=f"has {len(values)} categories in {len(seen)} rows of {label}",
-            expected=f"at most {MOST} were expected, and fewer than rows",
-            fix=told or "If it names the rows, drop the column; otherwise group the rare ones.",
+            got=f"has columns named by str and by {other}",
+            expected="text alone was expected",
+            fix=f"Rename them, such as by {name}.columns = {name}.columns.astype(str).",
         )
-    return Categories(tuple(values), len(seen) < len(column.codes))
-
-
-def _median(observed: Doubles, name: str, label: str) -> float:
-    if not len(observed):
-        raise ArgumentError(
-            name,
-            got=f"has no value at all in {label}",
-            expected="one at least is needed",
-            fix="Drop the column.",
-        )
-    low, high = (np.quantile(observed, 0.5, method=m) for m in ("lower", "higher"))
-    # Halved before the sum, which might be too large.
-    return float(low / 2 + high / 2)
-
-
-def _numbers(given: Table, places: list[int], name: str) -> Doubles:
-    """Return the columns that were numbers when fitted."""
-    for place in places:
-        if place in given.codes:
-            raise ArgumentError(
-                name,
-                got=f"holds {kind_of(given.codes[place].values)} in {given.labels[place]}",
-                expected="numbers were fitted",
-                fix="Pass numbers there, or fit again.",
-            )
-    if given.places == places:
-        return given.numbers
-    wanted = set(places)
-    return given.numbers[:, [place in wanted for place in given.places]]
-
-
-def _check_gaps(
-    given: Table, missing: NDArray[np.bool_], fills: dict[int, float | None], name: str
-) -> None:
-    """Raise where a number is missing in a column that had none missing when fitted."""
-    found = np.any(missing, axis=0)
-    for j, (place, fill) in enumerate(fills.items()):
-        if fill is None and found[j]:
-            raise NotFiniteError(
-                name,
-                got=f"lacks a number in row {missing[:, j].argmax()}, {given.labels[place]}",
-                expected="none was missing there when fitted, so what it means was never learnt",
-                fix="Fill it, drop the row, or fit on a table in which some are missing.",
-            )
-
-
-def _codes(given: Table, place: int, feature: Categories, name: str) -> NDArray[np.integer[Any]]:
-    last = feature.size - 1 if feature.missing else 0
-    column, fitted = given.codes.get(place), kind_of(list(feature.values))
-    if column is None:
-        if np.isnan(given.numbers[:, given.places.index(place)]).all():
-            return np.full(len(given.numbers), last)
-        came = "numbers"
-    elif (came := kind_of(column.values) or "") == fitted:
-        codes = {value: code for code, value in enumerate(feature.values, 1)}
-        # The code −1 of a missing category reads the last entry.
-        return np.array([*(codes.get(value, 0) for value in column.values), last])[column.codes]
-    raise ArgumentError(
-        name,
-        got=f"holds {came} in {given.labels[place]}",
-        expected=f"categories ({fitted}) were fitted",
-        fix='Pass the same kind, such as by .astype("category") for numbers, or fit again.',
-    )
-
-
-def _other_names(ours: tuple[str, ...], theirs: tuple[str, ...], name: str) -> DimensionError:
-    known, given = set(ours), set(theirs)
-    lacking = [label for label in ours if label not in given]
-    unknown = [label for label in theirs if label not in known]
-    parts = [
-        f"{verb} {_listed(labels)}"
-        for verb, labels in (("lacks the columns", lacking), ("has the unknown columns", unknown))
-        if labels
-    ]
-    came, expected = " and ".join(parts), "the columns that were fitted are needed"
-    if not parts:
-        place = next(i for i, (a, b) in enumerate(zip(ours, theirs, strict=True)) if a != b)
-        came = f"has {theirs[place]} as column {place}"
-        expected = f"{ours[place]} was fitted there"
-    return DimensionError(
-        name,
-        got=came,
-        expected=expected,
-        fix=f"Pass them in the order {_listed(ours)}, or fit again.",
-    )
-
-
-def _listed(names: Any) -> str:
-    return ", ".join([*names[:LISTED], *(["…"] if len(names) > LISTED else [])])
-
-
-def _from_json(values: Any) -> tuple[tuple[Numbers | Categories, ...], tuple[str, ...] | None]:
-    """Return features and names; raise with what is wrong."""
-    features, names = values["features"], values["feature_names"]
-    if len(values) > 2 or not isinstance(features, list) or not features:
-        raise ValueError("features and feature_names")
-    if names is not None:
-        if not isinstance(names, list) or any(not isinstance(label, str) for label in names):
-            raise ValueError("names are text")
-        if len(set(names)) != len(features) or len(names) != len(features):
-            raise ValueError("a name for each feature")
-        names = tuple(names)
-    return tuple(_feature(record) for record in features), names
-
-
-def _feature(record: Any) -> Numbers | Categories:
-    if record.keys() == {"fill"}:
-        fill = record["fill"]
-        if fill is None or kind_of([fill]) == "numbers":
-            return Numbers(None if fill is None else float(fill))
-        raise ValueError("a fill is a finite number")
-    if record.keys() != {"values", "missing"}:
-        raise ValueError("a feature has a fill, or values and missing")
-    known, missing = record["values"], record["missing"]
-    if not isinstance(known, list) or not isinstance(missing, bool):
-        raise ValueError("values are a list and missing is a boolean")
-    if not known or kind_of(known) is None:
-        raise ValueError("categories are of one kind")
-    if any(a >= b for a, b in pairwise(known)):
-        raise ValueError("categories are sorted")
-    return Categories(tuple(known), missing)
+    return tuple(names) if names and all(text) else None

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from condens.data.arrays import NUMBERS_EXPECTED, as_doubles, text_advice
-from condens.data.columns import Table
 from condens.data.frames import is_frame, kind_of
+from condens.data.table import Table
 from condens.errors import ArgumentError, ShapeError
 
 

@@ -4,7 +4,8 @@ For any batch shape, dtype and device; differentiable. The order of arguments is
 logits, means, factors, as far as a function takes them.
 """
 
-from condens.functional import implicit, losses, mixture, partial, sampling, scores, univariate
+from condens.functional import implicit, losses, mixture, sampling, scores, univariate
+from condens.functional import missing as partial
 from condens.functional.shapes import checked
 from condens.functional.triangular import (
     bounded_scales,

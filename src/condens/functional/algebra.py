@@ -12,9 +12,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from condens.functional.dtypes import widen
 from condens.functional.mixture import compared, posterior_logits, variance
 from condens.functional.normal import LOG_2PI
+from condens.functional.precision import widen
 from condens.functional.triangular import (
     aligned,
     block,

@@ -7,9 +7,9 @@ from typing import NamedTuple
 import torch
 from torch import Generator, Tensor
 
-from condens.functional.dtypes import widen
 from condens.functional.mixture import joint_log_prob, log_prob
 from condens.functional.normal import LOG_2PI
+from condens.functional.precision import widen
 from condens.functional.sampling import sample_components
 from condens.functional.triangular import inverse_factors, log_determinant, log_diagonal
 
@@ -140,7 +140,7 @@ def gaussian_kl(loc: Tensor, factor: Tensor, other_loc: Tensor, other_upper: Ten
     return (0.5 * (stretch + shift - dimensions) + log_ratio).to(dtype)
 
 
-def hpd_threshold(levels: Tensor, mass: float) -> Estimate:
+def hpd_threshold(levels: Tensor, coverage: float) -> Estimate:
     """Estimate the log density t whose region {x : log p(x) ≥ t} holds the given mass.
 
     t is a quantile of log p(X), read off its values at N draws. The standard error of the
@@ -149,9 +149,9 @@ def hpd_threshold(levels: Tensor, mass: float) -> Estimate:
     quantile. Shapes: levels [N, ...] → [...].
     """
     count, levels = len(levels), levels.sort(0).values
-    spread = math.sqrt(mass * (1 - mass) / count)
+    spread = math.sqrt(coverage * (1 - coverage) / count)
     low, middle, high = (
         levels[min(max(round(p * count) - 1, 0), count - 1)]
-        for p in (1 - mass - 2 * spread, 1 - mass, 1 - mass + 2 * spread)
+        for p in (1 - coverage - 2 * spread, 1 - coverage, 1 - coverage + 2 * spread)
     )
     return Estimate(middle, 0.25 * (high - low))

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from condens.functional import normal
-from condens.functional.dtypes import widen
+from condens.functional.precision import widen
 from condens.functional.triangular import unpack, whiten, whiten_gradient
 
 

@@ -12,15 +12,15 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from condens.functional.dtypes import widen
 from condens.functional.normal import LOG_2PI
+from condens.functional.precision import widen
+from condens.functional.tracing import anywhere
 from condens.functional.triangular import (
     component_variances,
     inverse_factors,
     log_determinant,
     whiten,
 )
-from condens.tracing import anywhere
 
 
 def component_log_prob(target: Tensor, means: Tensor, factors: Tensor) -> Tensor:

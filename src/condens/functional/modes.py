@@ -5,8 +5,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from condens.functional.dtypes import widen
 from condens.functional.mixture import broadcast, joint_log_prob, log_prob
+from condens.functional.precision import widen
 from condens.functional.triangular import solve_upper, triangularise, unpack, whiten
 
 _MOST_STEPS = 2000

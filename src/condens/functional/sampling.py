@@ -8,8 +8,8 @@ import torch
 from torch import Generator, Tensor
 
 from condens.errors import KindError
-from condens.functional.dtypes import widen
 from condens.functional.implicit import attach_gradient
+from condens.functional.precision import widen
 from condens.functional.triangular import unwhiten
 from condens.kernels import native
 from condens.kernels.checks import check_broadcast, check_count, check_draws

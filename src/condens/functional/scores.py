@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from condens.functional import normal
-from condens.functional.dtypes import widen
 from condens.functional.estimates import Estimate, length, standard_error
+from condens.functional.precision import widen
 
 
 def crps(target: Tensor, logits: Tensor, means: Tensor, factors: Tensor) -> Tensor:

@@ -8,8 +8,8 @@ import math
 import torch
 from torch import Tensor
 
-from condens.functional.dtypes import widen
 from condens.functional.normal import LOG_2PI
+from condens.functional.precision import widen
 
 # How near log F comes to the level asked for, relative to 1 + |level|.
 TOLERANCE = 1e-10
@@ -97,15 +97,15 @@ def _solve(
         joint = torch.special.log_ndtr(latent) + log_weights
         # Relative to the largest mass, which leaves mass and density finite both.
         largest = joint.amax(-1, keepdim=True)
-        mass = (joint - largest).exp().sum(-1)
+        coverage = (joint - largest).exp().sum(-1)
         density = (log_rate - 0.5 * latent.square() - largest).exp().sum(-1)
-        excess = mass.log() + largest.squeeze(-1) - level
+        excess = coverage.log() + largest.squeeze(-1) - level
         lower, upper = torch.where(excess <= 0, at, lower), torch.where(excess >= 0, at, upper)
         near = excess.abs() <= TOLERANCE * (1 + abs(level))
         # What is NaN stays so.
         done = near | excess.isnan() | (upper - lower <= 4 * _resolution(lower, upper))
         found[row] = torch.where(near, at, lower)
-        newton, half = -excess * mass / density, 0.5 * (upper - lower)
+        newton, half = -excess * coverage / density, 0.5 * (upper - lower)
         inside = (at + newton > lower) & (at + newton < upper)
         trusted = inside & (newton.abs() <= 0.5 * step.abs())
         at = torch.where(trusted, at + newton, lower + half)

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from condens.errors import ArgumentError, ShapeError
-from condens.functional.dtypes import widen
+from condens.functional.precision import widen
 
 
 def packed_size(dimensions: int) -> int:

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from condens.functional import normal
-from condens.functional.dtypes import widen
 from condens.functional.implicit import attach_gradient
 from condens.functional.mixture import broadcast
+from condens.functional.precision import widen
 
 # Steps halve, or the bracket does: a quantile takes 5 to 70, and then the numbers within the
 # bracket do, of which there are at most 2⁶⁴. The bound guards a defect.

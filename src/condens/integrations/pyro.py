@@ -5,11 +5,11 @@ from typing import Any
 
 import torch
 
-from condens.distribution import GaussianMixture
+from condens.distributions.gaussian import GaussianMixture
+from condens.distributions.low_rank import LowRankMixture
+from condens.distributions.transformed import TransformedMixture
 from condens.errors import ArgumentError
 from condens.functional import shapes
-from condens.low_rank import LowRankMixture
-from condens.transformed import TransformedMixture
 
 
 def for_pyro(mixture: Any) -> Any:

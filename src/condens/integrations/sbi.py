@@ -24,7 +24,8 @@ from typing import Any, Literal, ParamSpec
 import torch
 from torch import Generator, Tensor, nn
 
-from condens.distribution import GaussianMixture
+from condens.distributions.gaussian import GaussianMixture
+from condens.distributions.low_rank import LowRankMixture
 from condens.errors import (
     ArgumentError,
     KindError,
@@ -32,10 +33,9 @@ from condens.errors import (
     ShapeError,
 )
 from condens.functional import triangular
-from condens.low_rank import LowRankMixture
 from condens.nn import HEADS, MLP, MixtureNetwork
-from condens.scalars import as_share, as_whole
-from condens.training import History, Settings, suited_components, suited_settings
+from condens.scalars import as_fraction, as_whole
+from condens.training import History, Settings, default_components, default_settings
 from condens.training.interruption import how_far, interruption
 from condens.training.loop import gradients, run, tell
 
@@ -77,7 +77,7 @@ class CondensEstimator(MixtureDensityEstimator):  # type: ignore[misc]
     def __init__(
         self, net: MixtureNetwork, input_shape: torch.Size, condition_shape: torch.Size
     ) -> None:
-        if net.maps is not None:
+        if net.transforms is not None:
             raise ArgumentError(
                 "net",
                 got="has maps",
@@ -107,7 +107,7 @@ class CondensEstimator(MixtureDensityEstimator):  # type: ignore[misc]
         """Return −log p of each row, by the fastest way. Shapes: `[B, *input_shape]` → [B]."""
         self._check_input_shape(input)
         self._check_condition_shape(condition)
-        return self.net.row_nll(condition.flatten(1), self._flat(input))
+        return self.net.nll(condition.flatten(1), self._flat(input))
 
     def sample(self, sample_shape: Sequence[int], condition: Tensor, **_: Any) -> Tensor:
         """Return draws `[*sample_shape, B, *input_shape]`."""
@@ -174,8 +174,8 @@ class Builder:
         target, condition = (theta, x) if self.of == "theta" else (x, theta)
         shape, columns = target.shape[1:], condition.shape[1:].numel()
         asked = num_components if self.n_components is None else self.n_components
-        components = suited_components(len(theta)) if asked is None else asked
-        head = HEADS[self.covariance](self.width, shape.numel(), components, generator=generator)
+        n_components = default_components(len(theta)) if asked is None else asked
+        head = HEADS[self.covariance](self.width, shape.numel(), n_components, generator=generator)
         backbone = self._backbone(condition, generator)
         net = MixtureNetwork(backbone, head, condition_columns=columns)
         return CondensEstimator(net, shape, condition.shape[1:])
@@ -274,7 +274,7 @@ def density_estimator(
         covariance=covariance,
         width=as_whole("width", width, 1),
         depth=as_whole("depth", depth, 1),
-        dropout=as_share("dropout", dropout),
+        dropout=as_fraction("dropout", dropout),
         embedding_net=embedding_net,
     )
 
@@ -299,18 +299,18 @@ def fit(
     """
     builder = _builder(inference)
     theta, x, _ = inference.get_simulations()
-    components = getattr(inference, "_num_components", None)  # NPE-A's
-    settings = suited_settings(len(theta)) if settings is None else Settings.given(settings)
+    n_components = getattr(inference, "_num_components", None)  # NPE-A's
+    settings = default_settings(len(theta)) if settings is None else Settings.given(settings)
     with gradients(), interruption() as asked:
         generator = Generator().manual_seed(settings.seed)
-        estimator = builder.make(theta, x, components, generator=generator).to(inference._device)
+        estimator = builder.make(theta, x, n_components, generator=generator).to(inference._device)
         history = run(estimator.net, builder.rows(theta, x), settings, progress=progress)
     estimator.history = history
     if not asked.is_set() or history.best_epoch >= 0:
         inference._neural_net = estimator.eval()
     if asked.is_set():
         raise KeyboardInterrupt(f"fit was interrupted {how_far(history)}.")
-    tell(history, stacklevel=3, default_components=builder.n_components is None)
+    tell(history, stacklevel=3, components_by_default=builder.n_components is None)
     return estimator
 
 

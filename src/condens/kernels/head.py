@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 
 from condens.errors import ShapeError
+from condens.functional.missing import partial_log_prob
 from condens.functional.mixture import log_prob
-from condens.functional.partial import partial_log_prob
 from condens.functional.triangular import (
     bounded_log_scales,
     bounded_scales,
@@ -37,36 +37,36 @@ CHUNK = 256
 class Layout(NamedTuple):
     """Where logits, means and factors lie among a row's outputs, in this order."""
 
-    components: int
+    n_components: int
     dimensions: int
     packed: int
 
     @classmethod
-    def of(cls, components: int, dimensions: int, structure: str = "full") -> "Layout":
+    def of(cls, n_components: int, dimensions: int, covariance: str = "full") -> "Layout":
         """Return the layout of mixtures with `full` or `diagonal` covariances."""
-        packed = packed_size(dimensions) if structure == "full" else dimensions
-        return cls(components, dimensions, packed)
+        packed = packed_size(dimensions) if covariance == "full" else dimensions
+        return cls(n_components, dimensions, packed)
 
     @property
     def outputs(self) -> int:
         """How many numbers parameterise one mixture."""
-        return self.components * (1 + self.dimensions + self.packed)
+        return self.n_components * (1 + self.dimensions + self.packed)
 
     def split(self, outputs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """View outputs [..., P] as logits [..., K], means [..., K, D] and factors [..., K, T]."""
-        components, dimensions, packed = self
-        first, second = components, components * (1 + dimensions)
+        n_components, dimensions, packed = self
+        first, second = n_components, n_components * (1 + dimensions)
         return (
             outputs[..., :first],
-            outputs[..., first:second].unflatten(-1, (components, dimensions)),
-            outputs[..., second:].unflatten(-1, (components, packed)),
+            outputs[..., first:second].unflatten(-1, (n_components, dimensions)),
+            outputs[..., second:].unflatten(-1, (n_components, packed)),
         )
 
     def log_diagonals(self, outputs: Tensor) -> Tensor:
         """View outputs [P, b] as the log-diagonals of the factors [K, D, b]."""
-        components, dimensions, packed = self
-        first = components * (1 + dimensions)
-        return outputs[first:].view(components, packed, -1)[:, :dimensions]
+        n_components, dimensions, packed = self
+        first = n_components * (1 + dimensions)
+        return outputs[first:].view(n_components, packed, -1)[:, :dimensions]
 
 
 class Bounds(NamedTuple):
@@ -81,7 +81,7 @@ def linear_nll(
     weight: Tensor,
     bias: Tensor,
     target: Tensor,
-    components: int,
+    n_components: int,
     row_weights: Tensor | None = None,
     *,
     floor: float = 0.0,
@@ -104,7 +104,7 @@ def linear_nll(
     bounds = Bounds(floor, ceiling)
     check_bounds(*bounds)
     check_count("chunk", chunk, 1)
-    layout = _layout(features, weight, bias, target, components)
+    layout = _layout(features, weight, bias, target, n_components)
     if row_weights is not None:
         row_weights = check_weights(row_weights, target, "row_weights").detach().to(target.dtype)
     # torch.func's transforms see through plain operators only.
@@ -122,7 +122,7 @@ def linear_nll(
 
 
 def _layout(
-    features: Tensor, weight: Tensor, bias: Tensor, target: Tensor, components: int
+    features: Tensor, weight: Tensor, bias: Tensor, target: Tensor, n_components: int
 ) -> Layout:
     """Return where the parameters lie among the outputs; raise a named error if nowhere."""
     named = (("features", features), ("weight", weight), ("target", target))
@@ -130,7 +130,7 @@ def _layout(
         for name, tensor in named:
             check_strided(name, tensor, 2)
     (rows, inputs), (outputs, _), (_, dimensions) = features.shape, weight.shape, target.shape
-    check_count("components", components, 1)
+    check_count("n_components", n_components, 1)
     check(
         (
             ("features", features, (rows, inputs)),
@@ -147,16 +147,17 @@ def _layout(
             expected="at least one dimension was expected",
             fix="Pass one column for each dimension.",
         )
-    for structure in ("full", "diagonal"):
-        layout = Layout.of(components, dimensions, structure)
+    for covariance in ("full", "diagonal"):
+        layout = Layout.of(n_components, dimensions, covariance)
         if layout.outputs == weight.shape[0]:
             return layout
-    full = Layout.of(components, dimensions).outputs
-    diagonal = Layout.of(components, dimensions, "diagonal").outputs
+    full = Layout.of(n_components, dimensions).outputs
+    diagonal = Layout.of(n_components, dimensions, "diagonal").outputs
     raise ShapeError(
         "weight",
         got=f"has {weight.shape[0]} outputs",
-        expected=f"K = {components}, D = {dimensions} need {full} (full) or {diagonal} (diagonal)",
+        expected=f"K = {n_components}, D = {dimensions} need {full} (full) or "
+        f"{diagonal} (diagonal)",
         fix="Make its first axis one of these.",
     )
 

@@ -4,11 +4,11 @@ from typing import TYPE_CHECKING
 
 from condens.nn.backbone import MLP
 from condens.nn.backbones import BACKBONES
-from condens.nn.density import DensityNetwork
+from condens.nn.base import DensityNetwork
 from condens.nn.ensemble import Ensemble
-from condens.nn.head import DiagonalHead, FullHead, Head, IsotropicHead, TiedHead
 from condens.nn.heads import HEADS
-from condens.nn.low_rank_head import LowRankHead
+from condens.nn.heads.low_rank import LowRankHead
+from condens.nn.heads.triangular import DiagonalHead, FullHead, Head, IsotropicHead, TiedHead
 from condens.nn.network import MixtureNetwork
 from condens.nn.scaling import Standardiser
 from condens.nn.table import TableMLP

@@ -10,7 +10,7 @@ from torch import Generator, Tensor, nn
 
 from condens.errors import ArgumentError
 from condens.nn.randomness import Dropout, linear
-from condens.scalars import as_share, as_truth, as_whole
+from condens.scalars import as_fraction, as_truth, as_whole
 
 ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
     "silu": nn.SiLU,
@@ -61,9 +61,9 @@ class MLP(nn.Module):
                 fix=f"Choose one of {', '.join(ACTIVATIONS)}.",
             )
         inputs, width = as_whole("inputs", inputs, 1), as_whole("width", width, 1)
-        depth, dropout = as_whole("depth", depth, 1), as_share("dropout", dropout)
+        depth, dropout = as_whole("depth", depth, 1), as_fraction("dropout", dropout)
         normalise = as_truth("normalise", normalise)
-        self._configuration = {
+        self._arguments = {
             "inputs": inputs,
             "width": width,
             "depth": depth,
@@ -76,13 +76,13 @@ class MLP(nn.Module):
         self.layers = nn.Sequential(linear(inputs, width, generator), act(), *blocks)
         self.inputs, self.features = inputs, width
 
-    def configuration(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """Return the arguments that make another one like this.
 
-        >>> MLP(3, width=16).configuration()["width"]
+        >>> MLP(3, width=16).to_dict()["width"]
         16
         """
-        return dict(self._configuration)
+        return dict(self._arguments)
 
     def forward(self, condition: Tensor) -> Tensor:
         """Return features."""

@@ -8,9 +8,9 @@ import torch
 from torch import Generator, Tensor
 
 from condens.errors import ArgumentError, KindError, NotFiniteError, ShapeError
+from condens.functional.tracing import anywhere
 from condens.functional.triangular import packed_size
 from condens.kernels.head import Layout
-from condens.tracing import anywhere
 
 
 def read(c: Any, dimensions: int) -> tuple[Tensor, Tensor, Tensor, Any]:

@@ -9,8 +9,8 @@ from torch import Generator, Tensor, nn
 
 from condens.errors import ArgumentError
 from condens.kernels.passes import weighted_sum
-from condens.nn.density import DensityNetwork
-from condens.nn.head import Head
+from condens.nn.base import DensityNetwork
+from condens.nn.heads.triangular import Head
 from condens.nn.network import MixtureNetwork
 
 
@@ -24,8 +24,8 @@ class Ensemble(DensityNetwork):
     Args:
         members: networks over the same targets.
 
-    >>> members = [MixtureNetwork.of(3, 2, components=4) for _ in range(5)]
-    >>> Ensemble(members)(torch.zeros(7, 3)).components
+    >>> members = [MixtureNetwork.of(3, 2, n_components=4) for _ in range(5)]
+    >>> Ensemble(members)(torch.zeros(7, 3)).n_components
     20
     """
 
@@ -39,7 +39,7 @@ class Ensemble(DensityNetwork):
                 fix="Make them alike.",
             )
         first = members[0]
-        for what in ("condition_codes", "maps", "names"):
+        for what in ("condition_codes", "transforms", "names"):
             found = [getattr(member, what) for member in members]
             if any(one != found[0] for one in found):
                 raise ArgumentError(
@@ -51,13 +51,15 @@ class Ensemble(DensityNetwork):
         if any(member.form.join is not first.form.join for member in members):
             raise ArgumentError(
                 "members",
-                got=f"have structures {[member.head.structure for member in members]}",
+                got=f"have structures {[member.head.covariance for member in members]}",
                 expected="all of low rank, or none, were expected",
                 fix="Make them alike.",
             )
         scaling = first.condition_scaling
         columns = None if scaling is None else len(scaling.location)
-        super().__init__(first.dimensions, columns, first.names, first.condition_codes, first.maps)
+        super().__init__(
+            first.dimensions, columns, first.names, first.condition_codes, first.transforms
+        )
         self.networks = nn.ModuleList(members)
 
     @property
@@ -82,12 +84,12 @@ class Ensemble(DensityNetwork):
         means: Tensor = parts[0].means
         return self.form.join(parts, means.new_full((len(parts),), share))
 
-    def _free_row_loss(self, condition: Tensor, target: Tensor) -> Tensor:
-        each = [member._free_row_loss(condition, target) for member in self.members]
+    def _free_nll(self, condition: Tensor, target: Tensor) -> Tensor:
+        each = [member._free_nll(condition, target) for member in self.members]
         return math.log(len(each)) - torch.logsumexp(-torch.stack(each), 0)
 
     def _free_loss(self, condition: Tensor, target: Tensor, weights: Tensor | None) -> Tensor:
-        return weighted_sum(self._free_row_loss(condition, target), weights)
+        return weighted_sum(self._free_nll(condition, target), weights)
 
     def start(self, target: Tensor, generator: Generator) -> None:
         """Place every member's components, each from other seeds."""

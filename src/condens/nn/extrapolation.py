@@ -6,7 +6,8 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from condens.functional import algebra, low_rank_algebra, mixture
+from condens.functional import algebra, mixture
+from condens.functional.low_rank import algebra as low_rank_algebra
 
 Parameters = algebra.Parameters | low_rank_algebra.Parameters
 Kind = TypeVar("Kind", algebra.Parameters, low_rank_algebra.Parameters)

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from condens.arguments import check_log_scales
+from condens.distributions.checks import check_log_scales
 from condens.errors import ArgumentError, ShapeError
-from condens.functional.dtypes import widen
 from condens.functional.mixture import component_log_prob, log_total, longest
 from condens.functional.normal import LOG_2PI
+from condens.functional.precision import widen
 from condens.functional.sampling import from_latent, pick
 from condens.functional.triangular import as_full, log_determinant, whiten
 from condens.nn.conditions import check_weights, one_input, read, seeded
@@ -186,7 +186,7 @@ def _indices(w: Tensor, choice: Any) -> Tensor:
     """Return the component of each row [b], as given or as drawn with a seed."""
     if not isinstance(choice, Tensor):
         return GaussianMixtureBlock.pick_mixture_component(w, seed=choice).long()
-    rows, components = w.shape
+    rows, n_components = w.shape
     whole = not (choice.is_floating_point() or choice.is_complex() or choice.dtype is torch.bool)
     if not whole or choice.shape != (rows,):
         raise ShapeError(
@@ -195,11 +195,11 @@ def _indices(w: Tensor, choice: Any) -> Tensor:
             expected=f"whole numbers [{rows}] were expected",
             fix="Pass a component's index for each row, an int as a seed, or None for all.",
         )
-    if rows and not 0 <= int(choice.min()) <= int(choice.max()) < components:
+    if rows and not 0 <= int(choice.min()) <= int(choice.max()) < n_components:
         raise ArgumentError(
             "i",
             got=f"has indices from {int(choice.min())} to {int(choice.max())}",
-            expected=f"there are components 0 to {components - 1}",
+            expected=f"there are components 0 to {n_components - 1}",
             fix="Count the components from zero.",
         )
     return choice.to(w.device, torch.int64)

@@ -8,13 +8,13 @@ import torch
 from torch import Generator, Tensor, nn
 
 from condens.errors import ArgumentError, KindError, ShapeError
-from condens.maps import Map
 from condens.nn.backbone import MLP
-from condens.nn.density import DensityNetwork
-from condens.nn.head import CEILING, FLOOR, Head, TriangularHead
+from condens.nn.base import DensityNetwork
 from condens.nn.heads import HEADS
-from condens.nn.start import spread
+from condens.nn.heads.triangular import CEILING, FLOOR, Head, TriangularHead
+from condens.nn.initialise import spread
 from condens.nn.table import TableMLP
+from condens.transforms import Transform
 
 
 class MixtureNetwork(DensityNetwork):
@@ -28,11 +28,11 @@ class MixtureNetwork(DensityNetwork):
             the backbone takes it as it comes (images, sequences, …).
         condition_codes: how many of the last columns are codes of categories.
         names: of the targets.
-        maps: of the targets, where they are not any real number; see `condens.maps`.
+        transforms: of the targets, where they are not any real number; see `condens.transforms`.
 
-    >>> network = MixtureNetwork.of(conditions=3, targets=2, components=5)
+    >>> network = MixtureNetwork.of(conditions=3, targets=2, n_components=5)
     >>> network(torch.zeros(7, 3))
-    GaussianMixture(batch_shape=[7], components=5, dimensions=2, covariance='full')
+    GaussianMixture(batch_shape=[7], n_components=5, dimensions=2, covariance='full')
     """
 
     def __init__(
@@ -43,14 +43,14 @@ class MixtureNetwork(DensityNetwork):
         condition_columns: int | None = None,
         condition_codes: int = 0,
         names: Sequence[str] | None = None,
-        maps: Sequence[Map] | None = None,
+        transforms: Sequence[Transform] | None = None,
     ) -> None:
         _check_parts(backbone, head, condition_columns)
-        super().__init__(head.dimensions, condition_columns, names, condition_codes, maps)
-        if maps is not None and not isinstance(head, TriangularHead):
+        super().__init__(head.dimensions, condition_columns, names, condition_codes, transforms)
+        if transforms is not None and not isinstance(head, TriangularHead):
             raise ArgumentError(
                 "head",
-                got=f"is {head.structure}",
+                got=f"is {head.covariance}",
                 expected="maps go with covariances in full",
                 fix="Choose another, or leave out maps.",
             )
@@ -62,8 +62,8 @@ class MixtureNetwork(DensityNetwork):
         conditions: int,
         targets: int,
         *,
-        components: int = 10,
-        structure: str = "full",
+        n_components: int = 10,
+        covariance: str = "full",
         width: int = 128,
         depth: int = 2,
         normalise: bool = False,
@@ -73,7 +73,7 @@ class MixtureNetwork(DensityNetwork):
         rank: int = 5,
         categories: Sequence[int] = (),
         names: Sequence[str] | None = None,
-        maps: Sequence[Map] | None = None,
+        transforms: Sequence[Transform] | None = None,
         generator: Generator | None = None,
     ) -> Self:
         """Return an MLP with a head, for vectors of `conditions` and `targets` numbers.
@@ -82,10 +82,10 @@ class MixtureNetwork(DensityNetwork):
         `TableMLP`, the last columns are codes. The first weights come from the `generator`, by
         default torch's.
         """
-        if structure not in HEADS:
+        if covariance not in HEADS:
             raise ArgumentError(
-                "structure",
-                got=f"is {structure!r}",
+                "covariance",
+                got=f"is {covariance!r}",
                 expected="it names no head",
                 fix=f"Choose one of {', '.join(HEADS)}.",
             )
@@ -103,16 +103,16 @@ class MixtureNetwork(DensityNetwork):
             else MLP(conditions, **layers)
         )
         options: dict[str, Any] = {"floor": floor, "ceiling": ceiling, "generator": generator}
-        if structure == "low_rank":
+        if covariance == "low_rank":
             options["rank"] = rank
-        head = HEADS[structure](width, targets, components, **options)
+        head = HEADS[covariance](width, targets, n_components, **options)
         return cls(
             backbone,
             head,
             condition_columns=conditions,
             condition_codes=codes,
             names=names,
-            maps=maps,
+            transforms=transforms,
         )
 
     @property
@@ -135,16 +135,16 @@ class MixtureNetwork(DensityNetwork):
         """Return the parameters that the head gives standardised conditions, wherever they are."""
         return self.head.parameters_of(self.features(condition))
 
-    def _free_row_loss(self, condition: Tensor, target: Tensor) -> Tensor:
-        return self.head.row_nll(self.features(condition), target)
+    def _free_nll(self, condition: Tensor, target: Tensor) -> Tensor:
+        return self.head.nll(self.features(condition), target)
 
     def _free_loss(self, condition: Tensor, target: Tensor, weights: Tensor | None) -> Tensor:
-        return self.head.nll(self.features(condition), target, weights)
+        return self.head.loss(self.features(condition), target, weights)
 
     def start(self, target: Tensor, generator: Generator) -> None:
         """Place the components on standardised targets."""
         head = self.head
-        head.start_from(spread(target, head.components, floor=head.floor, generator=generator))
+        head.start_from(spread(target, head.n_components, floor=head.floor, generator=generator))
 
     def with_components(self, kept: Sequence[int]) -> "MixtureNetwork":
         """Return a copy that has some of the components only."""

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from condens.errors import NotFiniteError
-from condens.tracing import checks_values
+from condens.functional.tracing import checks_values
 
 # A standard deviation this many times what the middle half of a column tells is an
 # outlier's, not the column's: then the middle half decides.

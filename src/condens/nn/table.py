@@ -9,9 +9,9 @@ import torch
 from torch import Generator, Tensor, nn
 
 from condens.errors import ArgumentError, ShapeError
+from condens.functional.tracing import anywhere
 from condens.nn.backbone import MLP
 from condens.scalars import as_whole
-from condens.tracing import anywhere
 
 # Standard deviation of the first embeddings: small beside the standardised numbers, so that
 # categories that have few rows start, and stay, alike.
@@ -82,9 +82,9 @@ class TableMLP(nn.Module):
         )
         self.inputs, self.features = self.numeric + len(self.categories), self.mlp.features
 
-    def configuration(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """Return the arguments that make a network of this form, as JSON values."""
-        options = self.mlp.configuration()
+        options = self.mlp.to_dict()
         del options["inputs"]
         return {"numeric": self.numeric, "categories": list(self.categories), **options}
 

@@ -2,6 +2,6 @@
 
 from condens.persistence.container import read, write
 from condens.persistence.models import load, save
-from condens.persistence.networks import network_document, network_from
+from condens.persistence.networks import network_from_dict, network_to_dict
 
-__all__ = ["load", "network_document", "network_from", "read", "save", "write"]
+__all__ = ["load", "network_from_dict", "network_to_dict", "read", "save", "write"]

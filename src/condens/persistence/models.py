@@ -11,10 +11,10 @@ from condens.errors import ArgumentError, CondensError, ModelFileError
 from condens.nn import DensityNetwork
 from condens.persistence.container import read, write
 from condens.persistence.faults import naming, reason, short
-from condens.persistence.networks import Backbone, network_document, network_from
+from condens.persistence.networks import Backbone, network_from_dict, network_to_dict
 
 # Where the models of a kind live that this layer cannot import: module and class, a `Storable`.
-_STORABLE = {"regressor": ("condens.estimator", "MDNRegressor")}
+_STORABLE = {"regressor": ("condens.estimator.regressor", "MDNRegressor")}
 
 
 @runtime_checkable
@@ -65,7 +65,7 @@ def save(
     """
     kind = getattr(model, "kind", None)
     if isinstance(model, DensityNetwork):
-        kind, document = "network", {"network": network_document(model)}
+        kind, document = "network", {"network": network_to_dict(model)}
         tensors = model.state_dict()
     elif isinstance(model, Storable) and kind in _STORABLE:
         document, tensors = model.to_document()
@@ -101,7 +101,7 @@ def load(path: str | os.PathLike[str], *, backbone: Backbone | None = None) -> A
                     got=f"has {short(sorted(document))}",
                     expected="kind, network and training were expected",
                 )
-            return network_from(document["network"], tensors, backbone=backbone)
+            return network_from_dict(document["network"], tensors, backbone=backbone)
         if not isinstance(kind, str) or kind not in _STORABLE:
             known = ", ".join(("network", *_STORABLE))
             raise ModelFileError(

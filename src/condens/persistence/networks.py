@@ -12,14 +12,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from condens.dimensions import check_names
+from condens.distributions.dimensions import check_names
 from condens.errors import ArgumentError, ModelFileError
-from condens.maps import MAPS, Map, map_from_dict
 from condens.nn import HEADS, DensityNetwork, Ensemble, MixtureNetwork
 from condens.nn.backbones import BACKBONES
 from condens.nn.scaling import EMPTY, ConditionScaling, Standardiser
 from condens.persistence.faults import reason, short
 from condens.persistence.header import canonical
+from condens.transforms import TRANSFORMS, Transform, transform_from_dict
 
 Backbone = nn.Module | Callable[..., nn.Module]
 
@@ -30,10 +30,10 @@ _DTYPES = {
 _CUSTOM = {"kind": "custom"}
 
 
-def network_document(network: DensityNetwork) -> dict[str, Any]:
+def network_to_dict(network: DensityNetwork) -> dict[str, Any]:
     """Return the architecture of a network as JSON can hold it.
 
-    >>> network_document(MixtureNetwork.of(3, 2, components=5))["head"]["components"]
+    >>> network_to_dict(MixtureNetwork.of(3, 2, n_components=5))["head"]["n_components"]
     5
     """
     document = _describe(network)
@@ -47,7 +47,7 @@ def network_document(network: DensityNetwork) -> dict[str, Any]:
     return document
 
 
-def network_from(
+def network_from_dict(
     document: Mapping[str, Any],
     tensors: Mapping[str, Tensor],
     *,
@@ -57,14 +57,14 @@ def network_from(
     """Return the network of a document, in evaluation mode; it takes the tensors, not copies.
 
     Args:
-        document: of `network_document`.
+        document: of `network_to_dict`.
         tensors: `network.state_dict(prefix=prefix)`; those without the prefix are left alone.
         prefix: of the tensors' names.
         backbone: for a backbone that condens does not know: one like it, which is copied, or a
             function without arguments that makes one.
 
     >>> network = MixtureNetwork.of(3, 2)
-    >>> network_from(network_document(network), network.state_dict()).training
+    >>> network_from_dict(network_to_dict(network), network.state_dict()).training
     False
     """
     own = {n.removeprefix(prefix): t for n, t in tensors.items() if n.startswith(prefix)}
@@ -96,18 +96,20 @@ def _describe(network: nn.Module, *, made: bool = False) -> dict[str, Any]:
     if type(network) is not MixtureNetwork:
         raise _unknown("model", network, "a MixtureNetwork or an Ensemble was expected")
     head, scaling = network.head, network.condition_scaling
-    if HEADS.get(head.structure) is not type(head):
+    if HEADS.get(head.covariance) is not type(head):
         raise _unknown("head", head, f"one of {', '.join(HEADS)} was expected")
-    for own in network.maps or ():
-        if MAPS.get(own.kind) is not type(own):
-            raise _unknown("maps", own, f"one of {', '.join(MAPS)} was expected")
+    for own in network.transforms or ():
+        if TRANSFORMS.get(own.kind) is not type(own):
+            raise _unknown("transforms", own, f"one of {', '.join(TRANSFORMS)} was expected")
     return {
         "kind": "mixture",
         "backbone": _describe_backbone(network.backbone, made=made),
-        "head": {"structure": head.structure, **head.configuration()},
+        "head": {"covariance": head.covariance, **head.to_dict()},
         "condition_columns": None if scaling is None else len(scaling.location),
         "condition_codes": network.condition_codes,
-        "maps": None if network.maps is None else [own.as_dict() for own in network.maps],
+        "transforms": None
+        if network.transforms is None
+        else [own.to_dict() for own in network.transforms],
         "dtype": str(network.dtype).removeprefix("torch."),
         "names": _listed(network.names),
     }
@@ -124,25 +126,25 @@ def _build(document: Mapping[str, Any]) -> DensityNetwork:
         with torch.device("meta"):
             network = MixtureNetwork(
                 _build_backbone(document["backbone"]),
-                HEADS[head.pop("structure")](**head),
+                HEADS[head.pop("covariance")](**head),
                 condition_columns=document["condition_columns"],
                 condition_codes=document["condition_codes"],
-                maps=_maps(document["maps"]),
+                transforms=_transforms(document["transforms"]),
             )
         network.to(_DTYPES[document["dtype"]])
         network.names = check_names(document["names"], network.dimensions)
     return network
 
 
-def _maps(document: list[dict[str, Any]] | None) -> list[Map] | None:
-    return None if document is None else [map_from_dict(values) for values in document]
+def _transforms(document: list[dict[str, Any]] | None) -> list[Transform] | None:
+    return None if document is None else [transform_from_dict(values) for values in document]
 
 
 def _describe_backbone(backbone: nn.Module, *, made: bool) -> dict[str, Any]:
     kind = getattr(backbone, "kind", None)
     if not isinstance(kind, str) or BACKBONES.get(kind) is not type(backbone):
         return dict(_CUSTOM)
-    document = {"kind": kind, **BACKBONES[kind].configuration(backbone)}
+    document = {"kind": kind, **BACKBONES[kind].to_dict(backbone)}
     if made:
         return document
     # Not what it was made as if a layer of it was exchanged.
@@ -161,9 +163,9 @@ def _layers(module: nn.Module) -> list[tuple[str, type, str]]:
 
 
 def _build_backbone(document: Mapping[str, Any]) -> nn.Module:
-    configuration = dict(document)
-    kind = configuration.pop("kind")
-    made: nn.Module = nn.Identity() if kind == "custom" else BACKBONES[kind](**configuration)
+    to_dict = dict(document)
+    kind = to_dict.pop("kind")
+    made: nn.Module = nn.Identity() if kind == "custom" else BACKBONES[kind](**to_dict)
     return made
 
 
@@ -180,7 +182,7 @@ def _checked(document: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Dens
                 got=f"has {name} {short(value)}",
                 expected=f"the tensors of the file allow {most}",
             )
-        left -= 2 * value if name == "depth" else 4 if name == "components" else 0
+        left -= 2 * value if name == "depth" else 4 if name == "n_components" else 0
     try:
         network = _build(document)
         again = canonical(_describe(network, made=True))
@@ -203,7 +205,7 @@ def _sizes(name: str, value: Any) -> Iterator[tuple[str, int]]:
     """Yield the whole numbers of an architecture; the bounds of targets are no sizes."""
     if isinstance(value, Mapping):
         for key, child in value.items():
-            if key != "maps":
+            if key != "transforms":
                 yield from _sizes(key, child)
     elif isinstance(value, list):
         for child in value:

@@ -1,10 +1,10 @@
 """Training: one function, its settings, and what it reports."""
 
+from condens.training.defaults import default_components, default_settings
 from condens.training.history import Epoch, History
 from condens.training.loop import train
 from condens.training.selection import Selection, Trial, choose_components
 from condens.training.settings import Settings
-from condens.training.suited import suited_components, suited_settings
 
 __all__ = [
     "Epoch",
@@ -13,7 +13,7 @@ __all__ = [
     "Settings",
     "Trial",
     "choose_components",
-    "suited_components",
-    "suited_settings",
+    "default_components",
+    "default_settings",
     "train",
 ]

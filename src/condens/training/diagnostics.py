@@ -6,9 +6,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from condens.distributions.low_rank import LowRankMixture
 from condens.functional.normal import LOG_2PI
 from condens.functional.triangular import is_diagonal, log_determinant, unpack
-from condens.low_rank import LowRankMixture
 from condens.nn import DensityNetwork
 
 ROWS = 256
@@ -37,13 +37,13 @@ class Diagnosis(NamedTuple):
     unexplained: float
     usage: list[float]
 
-    def as_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """Return the numbers under the names they have in the history."""
         return {
             "used_components": self.used,
             "distinct_components": self.distinct,
             "largest_condition_number": self.condition_number,
-            "unexplained_share": self.unexplained,
+            "unexplained_fraction": self.unexplained,
             "usage": self.usage,
         }
 
@@ -74,7 +74,7 @@ def diagnose(network: DensityNetwork, condition: Tensor, target: Tensor) -> Diag
 
 def remedies(found: Diagnosis) -> list[str]:
     """Return advice for everything that has gone bad."""
-    advice, components = [], len(found.usage)
+    advice, n_components = [], len(found.usage)
     if found.unexplained > 0.01:
         advice.append(
             f"{found.unexplained:.1%} of the validation rows are explained by no component. Use "
@@ -85,15 +85,15 @@ def remedies(found: Diagnosis) -> list[str]:
             f"A covariance has condition number {found.condition_number:.0e}: some targets are "
             "almost functions of others. Drop them, or raise the floor or target_noise."
         )
-    if components > 1 and found.used > 1.5 and found.distinct < 1.02:
+    if n_components > 1 and found.used > 1.5 and found.distinct < 1.02:
         advice.append(
-            f"All {components} components are alike: one would give the same density. Use fewer "
+            f"All {n_components} components are alike: one would give the same density. Use fewer "
             "components; if the target should have several modes, train with start='data' and "
             "without a bound."
         )
-    if components > 2 and found.used < 1.1:
+    if n_components > 2 and found.used < 1.1:
         advice.append(
-            f"{ALONE} of {components} components. Use fewer components; if "
+            f"{ALONE} of {n_components} components. Use fewer components; if "
             "the target should have several modes, train with start='data', a smaller "
             "learning_rate or some entropy."
         )

@@ -28,7 +28,7 @@ class Epoch:
     used_components: float
     distinct_components: float
     largest_condition_number: float
-    unexplained_share: float
+    unexplained_fraction: float
     usage: list[float] = field(default_factory=list)
 
 
@@ -100,13 +100,13 @@ class History:
         axes.legend(frameon=False)
         return axes
 
-    def as_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """Return everything as plain values, for JSON, in which NaN and infinity are words."""
         return {**_plain(self), "epochs": [_plain(epoch) for epoch in self.epochs]}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "History":
-        """Return the history that `as_dict` was taken of; refuse, by name, what is none."""
+        """Return the history that `to_dict` was taken of; refuse, by name, what is none."""
         record = _read(cls, values)
         record["epochs"] = [Epoch(**_read(Epoch, epoch)) for epoch in record["epochs"]]
         return cls(**record)
@@ -166,6 +166,6 @@ def _read(kind: type[Epoch | History], values: Any) -> dict[str, Any]:
             if isinstance(values, Mapping)
             else "is none",
             expected=f"{', '.join(names)} were expected",
-            fix="Pass what as_dict returned.",
+            fix="Pass what to_dict returned.",
         )
     return {f.name: _KINDS[f.type](f.name, values[f.name]) for f in fields(kind)}

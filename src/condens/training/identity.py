@@ -34,7 +34,7 @@ def identity(
     ]
     data = hashlib.sha256(repr(told).encode()).hexdigest()
     # Through JSON and back, as the one it will be compared with.
-    given: dict[str, Any] = json.loads(json.dumps(settings.as_dict()))
+    given: dict[str, Any] = json.loads(json.dumps(settings.to_dict()))
     return {"network": _form(network), "settings": given, "data": data}
 
 
@@ -81,7 +81,7 @@ def _options(module: nn.Module) -> Iterator[tuple[str, str]]:
     """Yield what a module is made with, beside its weights."""
     yield "class", type(module).__qualname__
     if isinstance(module, MLP | TableMLP | Head):  # the arguments, by their names
-        yield from ((key, _told(value)) for key, value in module.configuration().items())
+        yield from ((key, _told(value)) for key, value in module.to_dict().items())
     # As a copy would have it: what a module only remembers of its last use is none of its form.
     copied = module.__getstate__()
     for key, value in (copied if isinstance(copied, dict) else vars(module)).items():

@@ -19,7 +19,6 @@ from condens.errors import ArgumentError, TrainingError
 from condens.nn import DensityNetwork
 from condens.nn.randomness import drawing_from, draws_from_torch, torch_seeded_by
 from condens.training.batches import Batches, Noise, batch_size
-from condens.training.checkpoint import RunDirectory
 from condens.training.diagnostics import ALONE, Diagnosis, diagnose, remedies
 from condens.training.history import Epoch, History
 from condens.training.identity import identity
@@ -33,6 +32,7 @@ from condens.training.readiness import (
     check_weights,
 )
 from condens.training.resumption import resume
+from condens.training.run_directory import RunDirectory
 from condens.training.settings import Settings
 from condens.training.state import State
 from condens.training.threads import SMALL, one_thread
@@ -136,14 +136,14 @@ def run(
             return loop.run(callback, Progress(settings.epochs) if show else None)
 
 
-def tell(history: History, *, stacklevel: int, default_components: bool = False) -> None:
+def tell(history: History, *, stacklevel: int, components_by_default: bool = False) -> None:
     """Warn of what is bad about a trained network.
 
-    With `default_components` their number was not the user's choice: some data need one only,
+    With `components_by_default` their number was not the user's choice: some data need one only,
     and that is no news.
     """
     for advice in history.warnings:
-        if not (default_components and advice.startswith(ALONE)):
+        if not (components_by_default and advice.startswith(ALONE)):
             warnings.warn(advice, stacklevel=stacklevel)
 
 
@@ -173,8 +173,8 @@ class _Loop:
                 check_place(network, part)
                 network.check(part.condition, part.target)
         self.identity = {} if directory is None else identity(network, settings, rows, validation)
-        if validation is None and settings.validation_share and len(rows) > 1:
-            rows, validation = rows.split(settings.validation_share, settings.seed)
+        if validation is None and settings.validation_fraction and len(rows) > 1:
+            rows, validation = rows.split(settings.validation_fraction, settings.seed)
         self.batch_size = batch_size(settings, len(rows))
         weights = sum(parameter.numel() for parameter in network.parameters())
         self.small = min(self.batch_size, len(rows)) * weights < SMALL
@@ -363,7 +363,7 @@ class _Loop:
         total = 0.0
         with self.state.averaged(), self._loan(), suppress(DIVERGED):
             for batch in self.validation.in_order(BLOCK):
-                total += float(self.network.loss(*batch)) * len(batch)
+                total += float(self.network.standard_loss(*batch)) * len(batch)
             return total / len(self.validation) + self.validation.offset
         return math.nan
 
@@ -395,7 +395,7 @@ class _Loop:
             validation_nll=loss,
             seconds=position["seconds"],
             skipped_steps=position["skipped"],
-            **found.as_dict(),
+            **found.to_dict(),
         )
         self.history.epochs.append(epoch)
         self._consider(number, loss)

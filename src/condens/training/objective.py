@@ -8,7 +8,7 @@ from condens.errors import ArgumentError
 from condens.functional.losses import report_printed_form, uniform_bound, weighted_bound
 from condens.kernels.passes import weighted_sum
 from condens.nn import DensityNetwork, Ensemble, MixtureNetwork
-from condens.nn.head import TriangularHead
+from condens.nn.heads.triangular import TriangularHead
 from condens.training.settings import Settings
 
 _BOUNDS = {
@@ -30,7 +30,7 @@ def objective(
         return torch.stack(losses).mean()
     if isinstance(network, MixtureNetwork):
         return _loss(network, settings, epoch, batch, complete)
-    return network.loss(*batch)
+    return network.standard_loss(*batch)
 
 
 def _loss(
@@ -42,7 +42,7 @@ def _loss(
     if settings.bound is not None and epoch < settings.bound_epochs:
         loss = _bound(network, settings.bound, features, target, weights)
     else:
-        loss = network.head.nll(features, target, weights, complete=complete)
+        loss = network.head.loss(features, target, weights, complete=complete)
     if settings.entropy:
         log_shares = torch.log_softmax(network.head.logits_of(features), -1)
         entropy = -(log_shares.exp() * log_shares).sum(-1)

@@ -40,7 +40,7 @@ class Trial(NamedTuple):
     The standard error is that of the difference, row by row.
     """
 
-    components: int
+    n_components: int
     nll: float
     worse: float
     standard_error: float
@@ -117,11 +117,11 @@ def select(
     rows = Rows.given(data, "data").observed()
     held_out = None if validation is None else Rows.given(validation, "validation").observed()
     if held_out is None:
-        share = settings.validation_share or 0.1
+        share = settings.validation_fraction or 0.1
         rows, held_out = rows.split(share, settings.seed) if len(rows) > 1 else (rows, rows)
 
     def fit(network: MixtureNetwork, settings: Settings) -> History:
-        place = None if directory is None else Path(directory) / str(network.head.components)
+        place = None if directory is None else Path(directory) / str(network.head.n_components)
         return run(network, rows, settings, validation=held_out, directory=place, **options)
 
     generator = Generator().manual_seed(settings.seed)
@@ -132,7 +132,7 @@ def select(
             "make",
             got=f"returned a {type(network).__name__}",
             expected="a MixtureNetwork was expected",
-            fix="Return one, such as MixtureNetwork.of(conditions, targets, components=k).",
+            fix="Return one, such as MixtureNetwork.of(conditions, targets, n_components=k).",
         )
     with interruption() as asked:
         chosen = _fewer(network, held_out, settings, fit, asked, generator)
@@ -154,12 +154,12 @@ def _fewer(
     with loan(network, generator):
         best = _each(network, held_out)
     chosen = Selection(network, history, [])
-    chosen.trials.append(Trial(network.head.components, history.best_nll, 0.0, 0.0))
+    chosen.trials.append(Trial(network.head.n_components, history.best_nll, 0.0, 0.0))
     again = replace(
         settings, start="keep", bound=None, epochs=math.ceil(settings.epochs / 3), warmup_steps=20
     )
     smaller, failed = network, 0
-    while smaller.head.components > 1 and failed < FAILURES and not asked.is_set():
+    while smaller.head.n_components > 1 and failed < FAILURES and not asked.is_set():
         with loan(network, generator):
             smaller = _without(smaller, held_out)
         history = fit(smaller, again)
@@ -167,7 +167,7 @@ def _fewer(
             break
         with loan(network, generator):
             loss = _each(smaller, held_out)
-        trial = _trial(smaller.head.components, history.best_nll, loss - best)
+        trial = _trial(smaller.head.n_components, history.best_nll, loss - best)
         chosen.trials.append(trial)
         if trial.worse > trial.standard_error:
             failed += 1
@@ -178,16 +178,16 @@ def _fewer(
     return chosen
 
 
-def _trial(components: int, nll: float, worse: Tensor) -> Trial:
+def _trial(n_components: int, nll: float, worse: Tensor) -> Trial:
     error = worse.std().item() / math.sqrt(len(worse)) if len(worse) > 1 else 0.0
-    return Trial(components, nll, worse.mean().item(), error)
+    return Trial(n_components, nll, worse.mean().item(), error)
 
 
 @torch.no_grad()
 def _each(network: MixtureNetwork, rows: Rows) -> Tensor:
     """Return the loss of each of the first rows."""
     condition, target, _ = Batches(network, rows).rows.take(torch.arange(len(rows))[:COMPARED])
-    return network.row_loss(condition, target).double()
+    return network.standard_nll(condition, target).double()
 
 
 @torch.no_grad()
@@ -197,15 +197,15 @@ def _without(network: MixtureNetwork, rows: Rows) -> MixtureNetwork:
     features, head = network.features(condition), network.head
 
     def loss(kept: list[int]) -> float:
-        return float(head.with_components(kept).row_nll(features, target).mean())
+        return float(head.with_components(kept).nll(features, target).mean())
 
-    kept = list(range(head.components))
+    kept = list(range(head.n_components))
     before = loss(kept)
-    while len(kept) > max(1, head.components // 2):
+    while len(kept) > max(1, head.n_components // 2):
         fewer = [[j for j in kept if j != k] for k in kept]
         losses = [loss(candidate) for candidate in fewer]
         cheapest = min(range(len(kept)), key=losses.__getitem__)
-        if losses[cheapest] - before > FIRST_LOSS and len(kept) < head.components:
+        if losses[cheapest] - before > FIRST_LOSS and len(kept) < head.n_components:
             break
         kept = fewer[cheapest]
     return network.with_components(kept)

@@ -33,7 +33,7 @@ class Settings:
             columns of condition and target together.
         average: decay of the moving average of the weights, a step; 0 turns it off. The
             average is what is validated, kept and returned.
-        validation_share: of the rows, held out for early stopping.
+        validation_fraction: of the rows, held out for early stopping.
         patience: epochs without a better validation loss before training ends.
         bound: a Jensen bound to warm up on, for `bound_epochs`; `printed` is the report's
             form, for comparison.
@@ -55,7 +55,7 @@ class Settings:
     condition_noise: float | Literal["rule"] = 0.0
     target_noise: float | Literal["rule"] = 0.0
     average: float = 0.99
-    validation_share: float = 0.1
+    validation_fraction: float = 0.1
     patience: int = 15
     bound: Bound | None = None
     bound_epochs: int = 2
@@ -79,10 +79,10 @@ class Settings:
         told = (f"{field.name}={value!r}" for field, value in own if value != field.default)
         return f"{type(self).__name__}({', '.join(told)})"
 
-    def as_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """Return the settings as plain values, for JSON, in which infinity is a word.
 
-        >>> Settings(clip=float("inf")).as_dict()["clip"]
+        >>> Settings(clip=float("inf")).to_dict()["clip"]
         'inf'
         """
         found: dict[str, Any] = spelt(asdict(self))
@@ -90,12 +90,12 @@ class Settings:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "Settings":
-        """Return settings from `as_dict`; what is unknown is refused by name."""
+        """Return settings from `to_dict`; what is unknown is refused by name."""
         if not isinstance(values, Mapping):
             raise ArgumentError(
                 "settings",
                 got=f"is {type(values).__name__}",
-                expected="what as_dict returns was expected",
+                expected="what to_dict returns was expected",
                 fix="Pass a dictionary.",
             )
         known = [field.name for field in fields(cls)]
@@ -180,7 +180,7 @@ _CHECKS: Mapping[str, Check] = {
     "condition_noise": _NOISE,
     "target_noise": _NOISE,
     "average": _SHARE,
-    "validation_share": _SHARE,
+    "validation_fraction": _SHARE,
     "patience": _whole(1),
     "bound": _choice(None, "weighted", "uniform", "printed"),
     "bound_epochs": _whole(0),

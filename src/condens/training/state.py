@@ -60,7 +60,7 @@ class State:
 
     def values(self) -> dict[str, Any]:
         """Return everything else."""
-        return {"position": self.position, "history": self.history.as_dict()}
+        return {"position": self.position, "history": self.history.to_dict()}
 
     def load(self, tensors: Tensors, values: dict[str, Any]) -> None:
         """Become the state that `tensors` and `values` were taken of."""

@@ -1,0 +1,5 @@
+"""How far a density may be trusted."""
+
+from condens.evaluation.conformal import Calibration, Region
+
+__all__ = ["Calibration", "Region"]

@@ -1,0 +1,296 @@
+"""Probabilities of boxes under Gaussians, and points that stand for what lies in a box.
+
+A box is a cell of whole numbers: its ends [..., n] may be infinite. Ū is upper triangular,
+so the last dimension is free of the others and each earlier one follows from those after
+it: zᵢ = Ūᵢᵢδᵢ + Σⱼ﹥ᵢ Ūᵢⱼδⱼ with δ = x − μ. Walking from the last to the first (Genz 1992),
+one zᵢ at a time is integrated over its interval, in log space: far cells are as accurate
+as near ones. All in the precision that comes.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from condens.functional.algebra import Parameters, marginal, reweighted
+from condens.functional.algebra import condition as condition_on_values
+from condens.functional.normal import LOG_2PI, cdf, gauss_legendre, log_interval
+from condens.functional.triangular import reorder, unpack
+
+# A lattice rule of 2039 points: powers of this generator, chosen by its P₂ criterion.
+_LATTICE, _GENERATOR = 2039, 164
+# The most nodes for each dimension, while there are few of these; then the lattice.
+_MOST = {1: 256, 2: 48, 3: 16}
+# Beyond a density of e⁻²⁸ of its largest (7.5 σ), an interval is cut off.
+_DEPTH = 28.0
+# Nodes for a point, and for each unit of length: measured to give 10⁻⁸.
+_LEAST, _PER_LENGTH = 6, 1.6
+# How many numbers a block of the arithmetic has.
+_BLOCK = 100_000
+
+
+def box_log_prob(
+    lower: Tensor, upper: Tensor, means: Tensor, factors: Tensor, width: Tensor | None = None
+) -> Tensor:
+    """Return log P(lower ≤ X < upper) under every component.
+
+    The width upper − lower may be given apart, where the ends, rounded, have lost it.
+
+    Exact for n = 1. Beyond, one dimension is exact and the others are integrated: by
+    Gauss–Legendre nodes, as many as the box and the correlations need, up to n = 4, and
+    by a fixed lattice of 2039 points beyond. The relative error is below 10⁻⁹ up to n = 3
+    for correlations up to 0.99, and below 10⁻⁵ for n = 4 and correlations up to 0.9; from
+    n = 5 on it is some 10⁻³ for likely boxes, 10⁻² for rare ones.
+
+    Shapes: lower, upper and width [..., n], means [..., K, n], factors [..., K, T] → [..., K].
+
+    >>> at, one = torch.zeros(1, dtype=torch.float64), torch.zeros(1, 1, dtype=torch.float64)
+    >>> box_log_prob(at - 1, at + 1, one, one).exp()
+    tensor([0.6827], dtype=torch.float64)
+    """
+    box = _Box.of(lower, upper, means, factors, width)
+    if box.dimensions == 1:
+        return log_interval(*box.ends(0, torch.zeros_like(box.low[..., 0])))
+    shape, box = box.low.shape[:-1], box.flatten()
+    needs = box.needs(_over(box.triangle[..., :1, 1:], box.triangle[..., 1:, 1:]), first=1)
+    found, places = [], []
+    for need in needs.unique().tolist():
+        rule = _rule(box.dimensions - 1, need, means)
+        # No more rows at once than memory holds with all their points.
+        for rows in (needs == need).nonzero()[:, 0].split(1 + _BLOCK // len(rule.points)):
+            found.append(_integral(box.take(rows), rule))
+            places.append(rows)
+    if not found:
+        return box.low.new_zeros(shape)
+    return torch.cat(found)[torch.cat(places).argsort()].reshape(shape)
+
+
+def _integral(box: "_Box", rule: "_Rule") -> Tensor:
+    """Return log P(box), the first dimension exact and the others by a rule. Shapes: → [R]."""
+    deltas, log_weight = box.walk(rule, down_to=1)
+    total = log_weight + log_interval(*box.ends(0, box.carry(0, deltas)))
+    lost = total.isneginf().all(0)
+    return torch.where(lost, -torch.inf, torch.where(lost, 0.0, total).logsumexp(0))
+
+
+def condition(
+    logits: Tensor,
+    means: Tensor,
+    factors: Tensor,
+    dims: Sequence[int],
+    lower: Tensor,
+    upper: Tensor,
+    width: Tensor | None = None,
+) -> Parameters:
+    """Return the mixture of the other dimensions, in ascending order, given a box of x[dims].
+
+    p(x_a | box) ∝ Σₖ πₖ ∫ Nₖ(x_b) Nₖ(x_a | x_b) dx_b over the box: every component becomes
+    Q of them, one for each of its points in the box: 6 and more for one dimension, as many
+    as the box and the correlation need and 256 at most; 48² at most for two; the lattice
+    beyond. The width is as in `box_log_prob`. Shapes: lower, upper and width
+    [..., len(dims)] → K·Q components.
+    """
+    fixed = marginal(logits, means, factors, dims)
+    coverage = box_log_prob(lower, upper, fixed.means, fixed.factors, width)
+    box = _Box.of(lower, upper, fixed.means, fixed.factors, width)
+    needs = box.needs(_speed(means, factors, dims), first=0)
+    rule = _rule(len(dims), int(needs.max()) if needs.numel() else _LEAST, means)
+    deltas, log_weight = box.walk(rule, down_to=0)
+    points = fixed.means + torch.stack([deltas[i] for i in range(len(dims))], -1)
+    log_shares = torch.log_softmax(log_weight, 0)
+    # Components as a batch of single Gaussians: each is conditioned on points of its own.
+    single = torch.zeros_like(means[..., :1]), means.unsqueeze(-2), factors.unsqueeze(-2)
+    given = condition_on_values(*single, dims, points)
+    weights = reweighted(logits, coverage) + log_shares
+    centres = given.means.squeeze(-2).movedim(0, -2)
+    shape = (*centres.shape[:-1], given.factors.shape[-1])
+    return Parameters(
+        weights.movedim(0, -1).flatten(-2),
+        centres.flatten(-3, -2),
+        given.factors.expand(shape).flatten(-3, -2),
+    )
+
+
+def _speed(means: Tensor, factors: Tensor, dims: Sequence[int]) -> Tensor:
+    """Return Ū_ab Ū_bb⁻¹: how fast the others' z move with that of x[dims]."""
+    dimensions = means.shape[-1]
+    free = [d for d in range(dimensions) if d not in dims]
+    upper = unpack(reorder(factors, [*free, *dims]), dimensions)
+    return _over(upper[..., : len(free), len(free) :], upper[..., len(free) :, len(free) :])
+
+
+def _over(rows: Tensor, triangle: Tensor) -> Tensor:
+    """Return rows·Ū⁻¹. Shapes: [..., m, n], [..., n, n] → [..., m, n]."""
+    return torch.linalg.solve_triangular(triangle, rows, upper=True, left=False)
+
+
+class _Box(NamedTuple):
+    """Ends and widths of boxes [..., n], relative to components' means, and Ū [..., n, n]."""
+
+    low: Tensor
+    high: Tensor
+    width: Tensor
+    triangle: Tensor
+
+    @classmethod
+    def of(
+        cls, lower: Tensor, upper: Tensor, means: Tensor, factors: Tensor, width: Tensor | None
+    ) -> "_Box":
+        """Build from ends and widths [..., n] and components, [..., K, n] and [..., K, T]."""
+        # Infinity leaves before the arithmetic: in the backward pass 0 · ∞ would be NaN.
+        largest = torch.finfo(means.dtype).max ** 0.5
+        lower, upper = lower.unsqueeze(-2), upper.unsqueeze(-2)
+        low, high = lower - means, upper - means
+        if width is None:
+            wide = upper - lower
+        else:
+            # From the lower end: beyond 2⁵³ the upper one may be no other number.
+            wide = width.unsqueeze(-2)
+            high = torch.where(lower.isinf() | upper.isinf(), high, low + wide)
+        low, high = (end.clamp(-largest, largest) for end in (low, high))
+        wide = wide.clamp(max=2 * largest).expand_as(low)
+        return cls(low, high, wide, unpack(factors, means.shape[-1]))
+
+    @property
+    def dimensions(self) -> int:
+        """The number of dimensions, n."""
+        return self.low.shape[-1]
+
+    def flatten(self) -> "_Box":
+        """Return the boxes as rows [R, n]."""
+        n = self.dimensions
+        triangle = self.triangle.expand(*self.low.shape, n)
+        low, high, width = (tensor.reshape(-1, n) for tensor in self[:3])
+        return _Box(low, high, width, triangle.reshape(-1, n, n))
+
+    def take(self, rows: Tensor) -> "_Box":
+        """Return some of the rows."""
+        return _Box(*(tensor[rows] for tensor in self))
+
+    def ends(self, i: int, carried: Tensor) -> "_Interval":
+        """Return the interval of zᵢ, given what the later dimensions add to it."""
+        scale = self.triangle[..., i, i]
+        low, high, width = (scale * tensor[..., i] for tensor in self[:3])
+        return _Interval(low + carried, high + carried, width)
+
+    def carry(self, i: int, deltas: dict[int, Tensor]) -> Tensor:
+        """Return Σⱼ﹥ᵢ Ūᵢⱼδⱼ."""
+        parts = [self.triangle[..., i, j] * delta for j, delta in deltas.items()]
+        return sum(parts, torch.zeros_like(self.low[..., i]))
+
+    def needs(self, speed: Tensor, *, first: int) -> Tensor:
+        """Return how many nodes the dimensions from `first` on need [...]; 0 is the lattice.
+
+        That depends on the widths of the intervals of z, the speed at which other
+        dimensions move with them, [..., m, n − first], and the slope of φ far from zero.
+        """
+        dims, still = range(self.dimensions), torch.zeros_like(self.low[..., 0])
+        most = _MOST.get(len(dims) - first, 0)
+        cuts = [_cut(_mirror(self.ends(i, still))[1]) for i in dims]
+        far = 0.3 * torch.stack([upper.neg() for upper, _ in cuts], -1).amax(-1, keepdim=True)
+        widths = torch.stack([width for _, width in cuts[first:]], -1)
+        length = widths * speed.norm(dim=-2).clamp(min=1.0) * far.clamp(min=1.0)
+        needed = (_LEAST + _PER_LENGTH * length.amax(-1)).nan_to_num(nan=most).clamp(max=most)
+        # In steps of four: few rules serve all.
+        return (needed.detach() / 4).ceil().to(torch.int64).mul(4).clamp(max=most)
+
+    def walk(self, rule: "_Rule", *, down_to: int) -> tuple[dict[int, Tensor], Tensor]:
+        """Return δ of the dimensions from the last down to a given one, and log weights."""
+        ones = [1] * (self.low.dim() - 1)
+        total = rule.log_weights.reshape(-1, *ones)
+        deltas: dict[int, Tensor] = {}
+        for i, column in zip(
+            reversed(range(down_to, self.dimensions)), rule.points.unbind(-1), strict=True
+        ):
+            carried = self.carry(i, deltas)
+            fractions = column.reshape(-1, *ones)
+            latent, log_weight = rule.place(self.ends(i, carried), fractions)
+            total = total + log_weight
+            deltas[i] = (latent - carried) / self.triangle[..., i, i]
+        return deltas, total
+
+
+class _Interval(NamedTuple):
+    """Ends of an interval of z, and its width, which they may have lost to rounding."""
+
+    lower: Tensor
+    upper: Tensor
+    width: Tensor
+
+
+def _evenly(interval: _Interval, fraction: Tensor) -> tuple[Tensor, Tensor]:
+    """Return z at fractions of an interval, cut off where φ is lost, and log(φ(z)·width)."""
+    mirrored, interval = _mirror(interval)
+    upper, width = _cut(interval)
+    latent = upper - width * fraction
+    log_weight = width.log() - 0.5 * (latent.square() + LOG_2PI)
+    return torch.where(mirrored, -latent, latent), log_weight
+
+
+def _cut(interval: _Interval) -> tuple[Tensor, Tensor]:
+    """Return the upper end and the width of an interval, cut off where φ is lost."""
+    upper = interval.upper.clamp(max=math.sqrt(2 * _DEPTH))
+    below = upper.clamp(max=0.0)
+    # √(b² + 2·depth) − |b|, without the difference.
+    span = upper.clamp(min=0.0) + 2 * _DEPTH / ((below.square() + 2 * _DEPTH).sqrt() - below)
+    width = interval.width - (interval.upper - upper)
+    return upper, torch.minimum(width, span).clamp(min=torch.finfo(upper.dtype).tiny)
+
+
+def _by_mass(interval: _Interval, fraction: Tensor) -> tuple[Tensor, Tensor]:
+    """Return z at fractions of the mass of an interval, and the log of that mass."""
+    mirrored, (low, high, _) = _mirror(interval)
+    # In the far tail evenly: there the mass has no digits to be divided by.
+    near = high > -6
+    coverage = cdf(torch.where(near, low, -1.0)), cdf(torch.where(near, high, 0.0))
+    latent = torch.special.ndtri(coverage[1] - fraction * (coverage[1] - coverage[0]))
+    far, log_weight = _evenly(interval, fraction)
+    return (
+        torch.where(near, torch.where(mirrored, -latent, latent), far),
+        torch.where(near, log_interval(*interval), log_weight),
+    )
+
+
+def _mirror(interval: _Interval) -> tuple[Tensor, _Interval]:
+    """Return whether an interval's middle is positive, and the interval with that undone."""
+    lower, upper, width = interval
+    mirrored = lower + upper > 0
+    ends = torch.where(mirrored, -upper, lower), torch.where(mirrored, -lower, upper)
+    return mirrored, _Interval(*ends, width)
+
+
+class _Rule(NamedTuple):
+    """Points [N, d] of the unit cube, their log weights [N], and how they divide an interval.
+
+    Nodes want a smooth integrand, and go evenly; a lattice wants one that is nearly
+    constant, and goes by mass.
+    """
+
+    points: Tensor
+    log_weights: Tensor
+    place: Callable[[_Interval, Tensor], tuple[Tensor, Tensor]]
+
+
+def _rule(dimensions: int, count: int, like: Tensor) -> _Rule:
+    """Return a product of `count` nodes for each dimension, or the lattice for none."""
+    if not count:
+        points = _lattice(dimensions).to(like)
+        return _Rule(points, torch.full_like(points[:, 0], -math.log(_LATTICE)), _by_mass)
+    nodes, weights = gauss_legendre(count, like)
+    points, shares = (
+        torch.cartesian_prod(*[axis] * dimensions).reshape(-1, dimensions)
+        for axis in (nodes, weights)
+    )
+    return _Rule(points, shares.log().sum(-1), _evenly)
+
+
+@cache
+def _lattice(dimensions: int) -> Tensor:
+    """Return the points of a Korobov lattice, folded so that integrands need not be periodic."""
+    powers = [pow(_GENERATOR, i, _LATTICE) for i in range(dimensions)]
+    steps = torch.arange(_LATTICE, dtype=torch.float64).unsqueeze(-1)
+    shifted = (steps * torch.tensor(powers, dtype=torch.float64) + 0.5) % _LATTICE / _LATTICE
+    return 1 - (2 * shifted - 1).abs()

@@ -1,0 +1,5 @@
+"""Simulation-based inference."""
+
+from condens.inference.posterior import AmortisedPosterior, posterior
+
+__all__ = ["AmortisedPosterior", "posterior"]

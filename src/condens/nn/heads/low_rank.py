@@ -1,0 +1,91 @@
+"""A head for many targets: covariances that are diagonal plus of low rank."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Generator, Tensor
+
+from condens.distributions.low_rank import LowRankMixture
+from condens.functional.low_rank import algebra as low_rank_algebra
+from condens.functional.low_rank import mixture as low_rank
+from condens.functional.low_rank.algebra import Parameters
+from condens.functional.tracing import anywhere, checks_values
+from condens.functional.triangular import bounded_log_scales
+from condens.nn.heads.triangular import CEILING, FLOOR, Head
+from condens.nn.initialise import Start
+
+
+class LowRankHead(Head):
+    """Every component has a covariance diag(s²) + VVᵀ with V [D, r], for many dimensions.
+
+    Args:
+        features: F.
+        dimensions: D.
+        n_components: K.
+        floor, ceiling: of every s, in units of the standardised target.
+        rank: r.
+        generator: of the first weights; by default torch's.
+    """
+
+    covariance = "low_rank"
+
+    def __init__(
+        self,
+        features: int,
+        dimensions: int,
+        n_components: int = 10,
+        *,
+        floor: float = FLOOR,
+        ceiling: float | None = CEILING,
+        rank: int = 5,
+        generator: Generator | None = None,
+    ) -> None:
+        self.rank = rank
+        super().__init__(
+            features, dimensions, n_components, floor=floor, ceiling=ceiling, generator=generator
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the arguments that make another one like this."""
+        return {**super().to_dict(), "rank": int(self.rank)}
+
+    @property
+    def _scale_outputs(self) -> int:
+        return self.n_components * self.dimensions * (1 + self.rank)
+
+    def parameters_of(self, features: Tensor) -> Parameters:
+        """Return logits [..., K], means [..., K, D], log s [..., K, D] and V [..., K, D, r]."""
+        logits, means, outputs = self._split(self.linear(features))
+        outputs = outputs.unflatten(-1, (self.n_components, self.dimensions, 1 + self.rank))
+        log_scales, loadings = outputs[..., 0], outputs[..., 1:]
+        log_scales = bounded_log_scales(log_scales, self.floor, self.ceiling)
+        return Parameters(logits, means, log_scales, loadings)
+
+    join = staticmethod(low_rank_algebra.ensemble)
+
+    @staticmethod
+    def mixture(parameters: Parameters, names: Sequence[str] | None = None) -> LowRankMixture:
+        """Return the mixtures that have these parameters."""
+        return LowRankMixture(*parameters, names=names, validate_args=False)
+
+    @staticmethod
+    def nll_of(parameters: Parameters, target: Tensor) -> Tensor:
+        """Return −log p(target) of each row; entries that are NaN were not observed."""
+        missing = not checks_values(target) or anywhere(target.isnan())
+        density = low_rank.partial_log_prob if missing else low_rank.log_prob
+        return -density(target, *parameters)
+
+    def _scales_from(self, start: Start) -> Tensor:
+        """Return the r largest principal axes beyond what the others have, and the rest."""
+        values, vectors = torch.linalg.eigh(start.covariances)
+        rank = min(self.rank, self.dimensions - 1)
+        noise = values[:, : self.dimensions - rank].mean(-1, keepdim=True)
+        length = (values[:, self.dimensions - rank :] - noise).clamp(min=0).sqrt()
+        loadings = vectors[:, :, self.dimensions - rank :] * length.unsqueeze(-2)
+        whole = start.covariances.diagonal(dim1=-2, dim2=-1)
+        rest = (whole - loadings.square().sum(-1)).clamp(min=0.01 * whole).sqrt()
+        log_scales = -self._unbounded(-rest.log()).unsqueeze(-1)
+        # At zero a loading has no gradient: those beyond D start small.
+        more = 0.01 * vectors[:, :, :1].expand(-1, -1, self.rank - rank)
+        return torch.cat([log_scales, loadings, more], -1).flatten()

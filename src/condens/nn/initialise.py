@@ -1,0 +1,91 @@
+"""Where a head starts: components spread over the data before the first step."""
+
+from typing import NamedTuple
+
+import torch
+from torch import Generator, Tensor
+
+from condens.functional.triangular import from_upper_root
+
+# Rows used to place the components; more would not move them.
+ROWS = 5000
+STEPS = 25
+# Weight of the common covariance against a cluster's own rows, in rows a dimension.
+SHRINKAGE = 10.0
+# Scale below which none falls, with no floor either: a singular covariance has no factor.
+LEAST = 1e-6
+
+
+class Start(NamedTuple):
+    """Components that cover the targets: means [K, D] and covariances [K, D, D]."""
+
+    means: Tensor
+    covariances: Tensor
+
+    @property
+    def factors(self) -> Tensor:
+        """The packed factors of the covariances [K, D(D+1)/2]."""
+        # The Cholesky factor of the flipped matrix, flipped back, is upper.
+        lower = torch.linalg.cholesky(self.covariances.flip(-1, -2))
+        return from_upper_root(lower.flip(-1, -2))
+
+
+@torch.no_grad()
+def spread(targets: Tensor, n_components: int, *, floor: float, generator: Generator) -> Start:
+    """Place components by k-means (quantiles for D = 1), with the covariances of the clusters.
+
+    A cluster's covariance is drawn towards the common one, the more the fewer its rows, and
+    `floor` keeps both from being singular. Missing entries count as the centre of their column.
+
+    Shapes: targets [n, D], standardised.
+    """
+    targets = targets.double().nan_to_num(nan=0.0)
+    if len(targets) > ROWS:
+        targets = targets[torch.randperm(len(targets), generator=generator)[:ROWS]]
+    # A few far rows should not get a component each.
+    targets = targets.clamp(-5.0, 5.0)
+    if targets.shape[1] == 1:
+        means = _quantile_grid(targets, n_components)
+    else:
+        means = _k_means(targets, n_components, generator)
+    return Start(means, _covariances(targets, means, floor))
+
+
+def _quantile_grid(targets: Tensor, n_components: int) -> Tensor:
+    levels = (torch.arange(n_components, dtype=targets.dtype) + 0.5) / n_components
+    return torch.quantile(targets[:, 0], levels).unsqueeze(-1)
+
+
+def _k_means(targets: Tensor, n_components: int, generator: Generator) -> Tensor:
+    """Return centres [K, D] by Lloyd's steps from k-means++ seeds."""
+    centres = targets[torch.randint(len(targets), (1,), generator=generator)]
+    for _ in range(n_components - 1):
+        distance = torch.cdist(targets, centres).amin(1).square()
+        # The little that is added lets rows repeat where there are fewer than components.
+        seed = torch.multinomial(distance + 1e-12, 1, generator=generator)
+        centres = torch.cat([centres, targets[seed]])
+    for _ in range(STEPS):
+        count, total, _ = _clusters(targets, centres)
+        moved = torch.where(count > 0, total / count.clamp(min=1), centres)
+        if torch.equal(moved, centres):
+            break
+        centres = moved
+    return centres
+
+
+def _clusters(targets: Tensor, centres: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the number of rows nearest to each centre [K, 1], their sum, and whose each is."""
+    label = torch.cdist(targets, centres).argmin(1)
+    member = torch.nn.functional.one_hot(label, len(centres)).to(targets.dtype)
+    return member.sum(0).unsqueeze(-1), member.T @ targets, label
+
+
+def _covariances(targets: Tensor, means: Tensor, floor: float) -> Tensor:
+    n_components, dimensions = means.shape
+    count, _, label = _clusters(targets, means)
+    offset = targets - means[label]
+    common = offset.T @ offset / len(targets)
+    common = common + max(floor, LEAST) ** 2 * torch.eye(dimensions, dtype=common.dtype)
+    own = torch.stack([offset[label == k].T @ offset[label == k] for k in range(n_components)])
+    weight = SHRINKAGE * dimensions
+    return (own + weight * common) / (count.unsqueeze(-1) + weight)

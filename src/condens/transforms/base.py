@@ -1,0 +1,147 @@
+"""What a map between a target's own values and the real line answers."""
+
+from abc import ABC, abstractmethod
+from dataclasses import asdict
+from typing import Any, ClassVar, NoReturn
+
+import torch
+from torch import Tensor
+from torch.distributions import biject_to, transform_to
+from torch.distributions.constraints import Constraint
+
+from condens.errors import ArgumentError, NoClosedFormError
+from condens.functional.precision import widen
+from condens.functional.tracing import anywhere
+from condens.scalars import as_real
+
+
+class Transform(ABC):
+    """A monotone map between a target's own values y and real numbers x.
+
+    Every method works elementwise and in double precision. NaN, which means "not
+    observed", passes through.
+    """
+
+    kind: ClassVar[str]
+    discrete: ClassVar[bool] = False
+
+    @property
+    def exponential(self) -> bool:
+        """Whether y grows with the exponential of x."""
+        return False
+
+    @property
+    @abstractmethod
+    def description(self) -> str:
+        """What the values are, such as "numbers above 0"."""
+
+    @property
+    @abstractmethod
+    def constraint(self) -> Constraint:
+        """The support as torch tells it; `biject_to` finds this map from it, if there is one."""
+
+    @abstractmethod
+    def contains(self, y: Tensor) -> Tensor:
+        """Tell which values lie in the support; NaN does not."""
+
+    @abstractmethod
+    def to_real(self, y: Tensor) -> Tensor:
+        """Return the real x of values in the support."""
+
+    @abstractmethod
+    def from_real(self, x: Tensor) -> Tensor:
+        """Return the value of a real x; ±inf gives the ends of the support."""
+
+    @abstractmethod
+    def log_slope(self, y: Tensor) -> Tensor:
+        """Return log|dx/dy|: what the density gains by the change of units."""
+
+    @abstractmethod
+    def log_slope_at(self, x: Tensor) -> Tensor:
+        """Return log|dx/dz| from x, where z is y itself or, of whole numbers, a point in a cell."""
+
+    @abstractmethod
+    def mean(self, mean: Tensor, deviation: Tensor) -> Tensor:
+        """Return E[Y] where X ~ N(mean, deviation²)."""
+
+    @abstractmethod
+    def variance(self, mean: Tensor, deviation: Tensor) -> Tensor:
+        """Return Var[Y] where X ~ N(mean, deviation²)."""
+
+    @abstractmethod
+    def coefficients(self, mean: Tensor, deviation: Tensor) -> Tensor:
+        """Return the Hermite coefficients of Y [..., ORDER]; see `functional.images`."""
+
+    def overflows(self, mean: Tensor, deviation: Tensor) -> Tensor:  # noqa: ARG002
+        """Tell whether E[Y²] is beyond double precision."""
+        return torch.zeros_like(mean, dtype=torch.bool)
+
+    def threshold(self, y: Tensor) -> Tensor:
+        """Return the x with {Y ≤ y} = {X ≤ x}: −inf below the support, +inf above."""
+        y = widen(y)
+        inside = self.contains(y)
+        x = self.to_real(torch.where(inside, y, self.from_real(torch.zeros_like(y))))
+        below = y <= self.from_real(torch.full_like(y, -torch.inf))
+        beyond = torch.where(below, -torch.inf, torch.where(y.isnan(), torch.nan, torch.inf))
+        return torch.where(inside, x, beyond)
+
+    def nearest(self, y: Tensor) -> Tensor:
+        """Return the nearest value in the support, in the dtype that comes."""
+        ends = torch.tensor([-torch.inf, torch.inf], dtype=torch.float64)
+        lower, upper = self.from_real(ends).to(y.dtype).to(y.device)
+        inwards = torch.nextafter(lower, upper), torch.nextafter(upper, lower)
+        return y.clamp(*inwards)
+
+    def check(self, name: str, y: Tensor) -> None:
+        """Refuse values outside the support; NaN passes."""
+        bad = ~(self.contains(widen(y)) | y.isnan())
+        if anywhere(bad):
+            where = bad.nonzero()[0].tolist()
+            raise ArgumentError(
+                name,
+                got=f"has {float(y[tuple(where)]):g}" + (f" at index {where}" if where else ""),
+                expected=f"{self.description} were expected",
+                fix="Correct the value, or choose another map for this dimension.",
+            )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain JSON values from which `transform_from_dict` builds an equal map.
+
+        >>> from condens.transforms.kinds import Interval
+        >>> Interval(0.0, 10.0).to_dict()
+        {'kind': 'interval', 'lower': 0.0, 'upper': 10.0}
+        """
+        return {"kind": self.kind, **asdict(self)}  # type: ignore[call-overload]
+
+
+def check_bound(name: str, bound: Any) -> float:
+    """Return a bound as a float; refuse what is no finite number."""
+    return as_real(name, bound, fix="Leave out a bound that there is not.")
+
+
+class WholeNumbers(Constraint):
+    """Whole numbers from a lower bound on, if there is one, as torch asks for a support."""
+
+    is_discrete = True
+
+    def __init__(self, lower_bound: int | None) -> None:
+        self.lower_bound = lower_bound
+
+    def check(self, value: Tensor) -> Tensor:
+        """Tell which values are whole and not below the bound."""
+        whole = (value == value.floor()) & value.isfinite()
+        return whole if self.lower_bound is None else whole & (value >= self.lower_bound)
+
+    def __repr__(self) -> str:
+        return f"WholeNumbers(lower_bound={self.lower_bound})"
+
+
+def _refuse(constraint: WholeNumbers) -> NoReturn:
+    came, expected = f"has {constraint}", "no bijection leads from the real line to whole numbers"
+    remedy = "Take marginal(dims) over the continuous dimensions, condition on the whole numbers, "
+    remedy += "or infer them by importance sampling."
+    raise NoClosedFormError("the support", got=came, expected=expected, fix=remedy)
+
+
+for _registry in (biject_to, transform_to):
+    _registry.register(WholeNumbers, _refuse)

@@ -1,0 +1,87 @@
+"""The map of a column: what a user's word means, and what suits the values."""
+
+from collections.abc import Mapping
+from numbers import Number
+from typing import Any
+
+from torch import Tensor
+
+from condens.errors import ArgumentError
+from condens.functional.precision import widen
+from condens.transforms.base import Transform
+from condens.transforms.kinds import Integer, Interval, Positive, Real
+
+_WORDS: Mapping[str, Transform] = {
+    "real": Real(),
+    "positive": Positive(),
+    "count": Integer(lower=0),
+    "integer": Integer(),
+    "unit": Interval(0.0, 1.0),
+}
+
+
+def resolve(spec: Any, name: str = "map") -> Transform:
+    """Return the map that a user means by a word, a pair of bounds, or a map itself.
+
+    >>> resolve("count")
+    Integer(lower=0)
+    >>> resolve((0, 100))
+    Interval(lower=0.0, upper=100.0)
+    """
+    if isinstance(spec, Transform):
+        return spec
+    if isinstance(spec, str) and spec in _WORDS:
+        return _WORDS[spec]
+    pair = isinstance(spec, tuple | list) and len(spec) == 2
+    if pair and all(isinstance(bound, Number) for bound in spec):
+        return Interval(*spec)
+    raise ArgumentError(
+        name,
+        got=f"is {spec!r}",
+        expected=f"{', '.join(map(repr, _WORDS))}, a pair (lower, upper) or a Map was expected",
+        fix="For a density over all numbers, pass 'real'.",
+    )
+
+
+def propose(values: Tensor) -> Transform:
+    """Return the map that suits a column of values; NaN is a missing one.
+
+    Whole numbers, with at most 100 distinct values over a range below 200, are integers,
+    and counts if none is negative. Numbers strictly between 0 and 1 are shares. Positive
+    numbers are positive where they are clearly skewed: the largest is more than 5 times
+    the median, and Bowley's skewness of the quartiles, (q₁ + q₃ − 2q₂)/(q₃ − q₁), is
+    nearer zero for the logarithms. All else is real. Shapes: values [N].
+
+    >>> import torch
+    >>> propose(torch.tensor([0.0, 3.0, 1.0, float("nan")]))
+    Integer(lower=0)
+    """
+    seen = widen(values)
+    seen = seen[~seen.isnan()]
+    if not len(seen) or not bool(seen.isfinite().all()):
+        return Real()
+    lowest, highest = float(seen.min()), float(seen.max())
+    if bool((seen == seen.floor()).all()) and highest - lowest < 200 and len(seen.unique()) <= 100:
+        return Integer(lower=0) if lowest >= 0 else Integer()
+    if lowest > 0 and highest < 1:
+        return Interval(0.0, 1.0)
+    if lowest > 0 and highest > 5 * float(seen.median()) and _skew(seen.log()) < _skew(seen):
+        return Positive()
+    return Real()
+
+
+def spans_decades(values: Tensor) -> bool:
+    """Tell whether values, NaN left out, are positive, skewed and reach over orders of magnitude.
+
+    That is, `propose` finds `Positive`, and the largest is over a hundred times the median.
+    """
+    seen = widen(values)
+    seen = seen[~seen.isnan()]
+    return propose(seen) == Positive() and float(seen.max()) > 100 * float(seen.median())
+
+
+def _skew(values: Tensor) -> float:
+    """Return the absolute value of Bowley's skewness; 0 where the quartiles coincide."""
+    ordered = values.sort().values
+    low, middle, high = (float(ordered[round(p * (len(ordered) - 1))]) for p in (0.25, 0.5, 0.75))
+    return abs(low + high - 2 * middle) / (high - low) if high > low else 0.0

@@ -1,0 +1,119 @@
+"""Moments of the images of Gaussian components under one map for each dimension.
+
+Shapes: means [..., K, D] and covariances [..., K, D, D] of the components, D maps.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from condens.functional import pushforward
+from condens.transforms.base import Transform
+from condens.transforms.kinds import Integer, Positive, Real
+
+
+def image_means(transforms: Sequence[Transform], means: Tensor, variances: Tensor) -> Tensor:
+    """Return E[Yⱼ] of every component [..., K, D], given variances [..., K, D]."""
+    return torch.stack(
+        [c.map.mean(c.mean, c.deviation) for c in _columns(transforms, means, variances)], -1
+    )
+
+
+def image_variances(transforms: Sequence[Transform], means: Tensor, variances: Tensor) -> Tensor:
+    """Return Var[Yⱼ] of every component [..., K, D], given variances [..., K, D]."""
+    return torch.stack(
+        [c.map.variance(c.mean, c.deviation) for c in _columns(transforms, means, variances)], -1
+    )
+
+
+def image_overflows(transforms: Sequence[Transform], means: Tensor, variances: Tensor) -> Tensor:
+    """Tell where E[Yⱼ²] is beyond double precision [..., K, D]."""
+    return torch.stack(
+        [c.map.overflows(c.mean, c.deviation) for c in _columns(transforms, means, variances)], -1
+    )
+
+
+def image_covariances(
+    transforms: Sequence[Transform], means: Tensor, covariances: Tensor
+) -> Tensor:
+    """Return Cov[Yᵢ, Yⱼ] of every component [..., K, D, D].
+
+    Exact where one of the two is real (Stein's lemma) or positive (a shift of the mean).
+    Between intervals and integers by `pushforward.ORDER` terms of Mehler's expansion, which
+    converges slowly for integers, and intervals with deviations above 10, that are all but
+    equal: relative to the variances the error is 10⁻⁷ at a correlation of 0.9 within a
+    component, 4·10⁻⁴ at 0.97, 6·10⁻³ at 0.99, 4·10⁻² at 0.999.
+    """
+    variances = covariances.diagonal(dim1=-2, dim2=-1)
+    dimensions = range(len(transforms))
+    entries = {
+        (j, j): v for j, v in enumerate(image_variances(transforms, means, variances).unbind(-1))
+    }
+    ones = _columns(transforms, means, variances)
+    for i in dimensions:
+        for j in range(i):
+            entries[i, j] = entries[j, i] = _cross(ones[i], ones[j], covariances[..., i, j])
+    rows = [torch.stack([entries[i, j] for j in dimensions], -1) for i in dimensions]
+    return torch.stack(rows, -2)
+
+
+class _Column:
+    """One dimension of every component; its coefficients are computed at most once."""
+
+    def __init__(self, own: Transform, mean: Tensor, deviation: Tensor) -> None:
+        self.map, self.mean, self.deviation = own, mean, deviation
+        self._coefficients: Tensor | None = None
+
+    @property
+    def coefficients(self) -> Tensor:
+        if self._coefficients is None:
+            self._coefficients = self.map.coefficients(self.mean, self.deviation)
+        return self._coefficients
+
+
+def _columns(transforms: Sequence[Transform], means: Tensor, variances: Tensor) -> list[_Column]:
+    columns = zip(transforms, means.unbind(-1), variances.sqrt().unbind(-1), strict=True)
+    return [_Column(*column) for column in columns]
+
+
+def _cross(first: _Column, second: _Column, covariance: Tensor) -> Tensor:
+    """Return Cov[f(X), g(Y)] given Cov[X, Y]."""
+    for one, other in ((first, second), (second, first)):
+        if isinstance(one.map, Real):
+            return _with_identity(other, covariance)
+    for one, other in ((first, second), (second, first)):
+        if isinstance(one.map, Positive):
+            return _with_exponential(one, other, covariance)
+    correlation = (covariance / (first.deviation * second.deviation)).clamp(-1, 1)
+    order = torch.arange(1, pushforward.ORDER + 1, device=covariance.device)
+    powers = correlation.unsqueeze(-1) ** order
+    total = (first.coefficients * second.coefficients * powers).sum(-1)
+    for one, other in ((first, second), (second, first)):
+        if isinstance(one.map, Integer) and one.map.lower is not None:
+            # The series is too short for so wide an exponential, and its floor does not matter.
+            total = torch.where(one.deviation > 6, _with_exponential(one, other, covariance), total)
+    return total
+
+
+def _with_identity(other: _Column, covariance: Tensor) -> Tensor:
+    """Return Cov[X, g(Y)] = Cov[X, Y] E[g′(Y)]; Stein's lemma, E[g′(Y)] = a₁/σ."""
+    if isinstance(other.map, Real):
+        return covariance
+    if isinstance(other.map, Positive):
+        return covariance * pushforward.saturated(
+            pushforward.lognormal_mean(other.mean, other.deviation)
+        )
+    return covariance * other.coefficients[..., 0] / other.deviation
+
+
+def _with_exponential(first: _Column, second: _Column, covariance: Tensor) -> Tensor:
+    """Return Cov[e^X, g(Y)] = E[e^X] (E[g(Y + c)] − E[g(Y)]), c = Cov[X, Y]."""
+    if isinstance(second.map, Positive):
+        return pushforward.lognormal_covariance(
+            first.mean, first.deviation, second.mean, second.deviation, covariance
+        )
+    size = pushforward.saturated(pushforward.lognormal_mean(first.mean, first.deviation))
+    moved = second.map.mean(second.mean + covariance, second.deviation)
+    still = second.map.mean(second.mean, second.deviation)
+    return size * (pushforward.saturated(moved) - pushforward.saturated(still))

@@ -1,0 +1,302 @@
+"""Calibrated regions: coverage whatever the model, against binomial bounds and exact cases."""
+
+import math
+import pickle
+from fractions import Fraction
+
+import mpmath
+import pytest
+import torch
+from helpers.reference import random_parameters
+from scipy import stats
+from torch.testing import assert_close
+
+from condens import GaussianMixture, LowRankMixture, TransformedMixture
+from condens.errors import ArgumentError, ShapeError
+from condens.evaluation import Calibration
+from condens.evaluation.conformal import POINTS
+from condens.transforms import Integer, Interval, Positive, Real
+
+
+def normal(batch, dimensions=1, scale=1.0):
+    """Return standard normals with a scale that may be wrong."""
+    factors = torch.zeros(batch, 1, dimensions * (dimensions + 1) // 2, dtype=torch.float64)
+    factors[..., :dimensions] = -math.log(scale)
+    means = torch.zeros(batch, 1, dimensions, dtype=torch.float64)
+    return GaussianMixture(torch.zeros(batch, 1), means, factors)
+
+
+@pytest.mark.parametrize("scale", [0.3, 1.0, 3.0], ids=["narrow", "right", "wide"])
+@pytest.mark.parametrize("coverage", [0.5, 0.9])
+def test_a_wrong_scale_is_corrected(scale, coverage):
+    seed = torch.Generator().manual_seed(1)
+    truth, rows = normal(4000, 2), 4000
+    model = normal(rows, 2, scale)
+    calibration = Calibration.of(model, truth.sample(generator=seed))
+    region = calibration.region(model, coverage)
+    inside = region.contains(truth.sample(generator=seed))
+    # Random are the rows on either side: four standard errors.
+    error = math.sqrt(2 * coverage * (1 - coverage) / rows)
+    assert abs(float(inside.double().mean()) - coverage) < 4 * error
+    # The threshold is the density of the model where the true χ² has this much mass.
+    radius = stats.chi2(2).ppf(coverage)
+    expected = stats.norm(scale=scale).logpdf(0) * 2 - radius / scale**2 / 2
+    # The error of the calibration rows, on the scale of the density.
+    spread = math.sqrt(coverage * (1 - coverage) / rows) / stats.chi2(2).pdf(radius)
+    tolerance = 4 * spread / scale**2 / 2
+    assert_close(float(region.log_threshold.median()), expected, rtol=0, atol=tolerance)
+    end = stats.norm.ppf(0.5 + coverage / 2)
+    assert_close(region.upper, torch.full_like(region.upper, end), rtol=0, atol=0.12)
+    assert_close(region.lower, -region.upper, rtol=0, atol=1e-9)
+    assert_close(
+        torch.stack(calibration.interval(model, coverage)),
+        torch.stack([region.lower, region.upper]),
+        rtol=0,
+        atol=0,
+    )
+
+
+def test_coverage_is_at_least_what_was_asked_for_on_average_over_small_calibrations():
+    # Ranks of equal laws: P(covered) = ⌈(m+1)c⌉/(m+1) exactly, up to equal ranks.
+    seed, hits, rounds, m, coverage = torch.Generator().manual_seed(2), 0, 200, 19, 0.9
+    for _ in range(rounds):
+        model = normal(m + 25, 1, 0.5)
+        target = normal(m + 25).sample(generator=seed)
+        lower, upper = Calibration.of(model[:m], target[:m]).interval(model[m:], coverage)
+        inside = (lower <= target[m:]) & (target[m:] <= upper)
+        hits += int(inside.sum())
+    expected = math.ceil((m + 1) * coverage) / (m + 1)
+    # Rows of one round share their calibration, whose coverage is Beta(18, 2).
+    error = math.sqrt(stats.beta(18, 2).var() / rounds + expected * (1 - expected) / rounds / 25)
+    assert abs(hits / rounds / 25 - expected) < 4 * error
+
+
+# Every kind of target, the values of each with atoms.
+KINDS = {
+    "real": (Real(), [-1.5, 0.0, 0.3, 7.0]),
+    "positive": (Positive(), [0.01, 1.0, 2.5, 400.0]),
+    "from a bound": (Positive(1e6), [1e6 + 0.1, 1e6 + 1.0, 1e6 + 30.0]),
+    "unit": (Interval(0.0, 1.0), [0.001, 0.5, 0.7, 0.999]),
+    "interval": (Interval(1e9, 1e9 + 4.0), [1e9 + 0.5, 1e9 + 2.0, 1e9 + 3.875]),
+    "count": (Integer(lower=0), [0.0, 1.0, 2.0, 30.0]),
+    "integer": (Integer(), [-3.0, 0.0, 1.0, 12.0]),
+}
+
+
+def tied(kind, rows=200):
+    """Return densities of two targets, some of them equal, and targets, many of them equal."""
+    own, atoms = KINDS[kind]
+    parameters = [part.repeat_interleave(4, 0) for part in random_parameters((rows // 4,), 3, 2)]
+    model = TransformedMixture(GaussianMixture(*parameters), [own, Real()])
+    target = model.sample()
+    at = torch.randint(len(atoms), (rows,))
+    target[:, 0] = torch.where(
+        torch.rand(rows) < 0.7, torch.tensor(atoms).double()[at], target[:, 0]
+    )
+    target[:, 1] = torch.where(torch.rand(rows) < 0.5, 0.25, target[:, 1])
+    return model, target
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("coverage", [0.02, 0.3, 0.5, 0.9, 0.99])
+def test_regions_and_intervals_hold_exactly_the_scores(kind, coverage):
+    model, target = tied(kind)
+    calibration = Calibration.of(model, target)
+    place = math.ceil(Fraction(str(coverage)) * 201)
+    # The same rows again, in another order and other batches.
+    order = torch.randperm(200)
+    for rows in (order[:7], order[7:]):
+        region = calibration.region(model[rows], coverage)
+        limit = calibration.ranks.sort().values[place - 1]
+        assert torch.equal(region.contains(target[rows]), calibration.ranks[rows] <= limit)
+        lower, upper = calibration.interval(model[rows], coverage)
+        inside = (lower <= target[rows]) & (target[rows] <= upper)
+        for dim, scores in enumerate(calibration.levels):
+            limit = scores.sort().values[place - 1]
+            assert torch.equal(inside[:, dim], scores[rows] <= limit)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_intervals_are_the_quantiles_of_their_score(kind):
+    model, target = tied(kind)
+    calibration = Calibration.of(model, target)
+    alone = model.marginal(0)
+    # P(Y ≤ y) and P(Y ≥ y) by the distribution function, where it has all digits.
+    below = alone.cdf(target[:, :1])
+    above = 1 - (alone.cdf(target[:, :1] - 1) if model.transforms[0].discrete else below)
+    expected = -(2 * torch.minimum(below, above)).log().clamp(max=0)
+    usual = torch.minimum(below, above) > 1e-6
+    assert_close(calibration.levels[0][usual], expected[usual], rtol=0, atol=1e-9)
+    lower, upper = calibration.interval(model, 0.7)
+    tail = 0.5 * math.exp(-float(calibration.levels[0].sort().values[math.ceil(201 * 0.7) - 1]))
+    if not model.transforms[0].discrete:
+        assert_close(alone.cdf(lower[:, :1]), torch.full((200,), tail).double(), rtol=1e-6, atol=0)
+        assert_close(
+            alone.cdf(upper[:, :1]), torch.full((200,), 1 - tail).double(), rtol=1e-7, atol=0
+        )
+        return
+    # The smallest with P(Y ≤ y) ≥ tail and the largest with P(Y ≥ y) ≥ tail, equality included.
+    least = tail * (1 - 1e-8)
+    assert bool((alone.cdf(lower[:, :1]) >= least).all())
+    assert bool((alone.cdf(lower[:, :1] - 1) < least).all())
+    assert bool((1 - alone.cdf(upper[:, :1] - 1) >= least).all())
+    assert bool((1 - alone.cdf(upper[:, :1]) < least).all())
+
+
+def test_the_smallest_and_the_largest_share():
+    model = normal(50)
+    target = model.sample(generator=torch.Generator().manual_seed(0))
+    calibration = Calibration.of(model, target)
+    for coverage, place in ((1e-12, 0), (1e-300, 0), (1 / 51, 0), (0.5, 25), (50 / 51, 49)):
+        # 1/51 and 50/51 are not decimals: the nearest ones below them.
+        coverage = math.nextafter(coverage, 0)
+        _, upper = calibration.interval(model[:1], coverage)
+        score = calibration.levels[0].sort().values[place]
+        assert_close(float(upper), float(stats.norm.isf(0.5 * math.exp(-score))), rtol=0, atol=1e-8)
+        inside = calibration.region(model, coverage).contains(target)
+        assert int(inside.sum()) == place + 1
+    nine = Calibration.of(model[:9], target[:9])
+    assert float(nine.interval(model[:1], 0.9)[1]) == pytest.approx(
+        float(stats.norm.isf(0.5 * math.exp(-nine.levels[0].max()))), rel=1e-7
+    )
+
+
+FAR = (40.0, 1e3, 1e6, 1e100, 1e150)
+
+
+@pytest.mark.parametrize("far", FAR)
+@pytest.mark.parametrize("side", [-1, 1])
+def test_targets_where_a_probability_has_no_digits(far, side):
+    model = normal(99)
+    target = side * far * torch.linspace(1, 2, 99, dtype=torch.float64)[:, None]
+    calibration = Calibration.of(model, target)
+    lower, upper = calibration.interval(model, 0.5)
+    # The 50th of them: as far on either side of the median.
+    assert_close(upper, torch.full_like(upper, far * 1.5), rtol=1e-8, atol=0)
+    assert_close(lower, -upper, rtol=1e-12, atol=0)
+    inside = (lower <= target) & (target <= upper)
+    assert int(inside.sum()) == 50
+    assert int(calibration.region(model, 0.5).contains(target).sum()) == 50
+
+
+def test_far_tails_are_those_of_the_widest_component_with_any_weight():
+    logits = torch.tensor([[0.0, -300.0]]).double()
+    factors = torch.tensor([[[0.0], [-4.0]]]).double()
+    model = GaussianMixture(logits, torch.zeros(1, 2, 1).double(), factors).expand((49,))
+    target = torch.linspace(20, 3000, 49, dtype=torch.float64)[:, None]
+    calibration = Calibration.of(model, target)
+    for row in (0, 24, 48):
+        at = mpmath.mpf(float(target[row]))
+        tail = mpmath.ncdf(-at) + mpmath.exp(-300) * mpmath.ncdf(-at / mpmath.exp(4))
+        expected = -mpmath.log(2 * tail / (1 + mpmath.exp(-300)))
+        assert_close(float(calibration.levels[0][row]), float(expected), rtol=1e-12, atol=0)
+    _, upper = calibration.interval(model, 0.5)
+    assert_close(upper, target[24].expand_as(upper), rtol=1e-8, atol=0)
+
+
+def test_thresholds_hold_their_mass():
+    # The points that densities are ranked among spread over them: of a right model's own mass
+    # a region holds what it is asked for, to the error of as many independent draws.
+    model = GaussianMixture(*random_parameters((60,), 3, 2))
+    calibration = Calibration(torch.arange(1.0, 128.0).double(), [])
+    for coverage in (0.25, 0.5, 0.9):
+        region = calibration.region(model, coverage)
+        held = region.contains(model.sample((4000,))).double().mean(0)
+        error = math.sqrt(coverage * (1 - coverage) / POINTS)
+        assert float((held - coverage).abs().max()) < 4 * error
+        assert float((held - coverage).abs().mean()) < error
+
+
+def test_one_density_has_one_threshold_in_whatever_batch():
+    model = GaussianMixture(*random_parameters((50,), 3, 2))
+    calibration = Calibration.of(model, model.sample())
+    whole = calibration.region(model, 0.8).log_threshold
+    alone = torch.cat(
+        [calibration.region(part, 0.8).log_threshold for part in (model[:1], model[1:])]
+    )
+    assert_close(alone, whole, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("dimensions", [1, 3])
+def test_low_rank_regions_are_those_of_the_full_density(dimensions):
+    generator = torch.Generator().manual_seed(4)
+    logits, means, log_scales, loadings = (
+        torch.randn(*shape, generator=generator, dtype=torch.float64)
+        for shape in ((80, 2), (80, 2, dimensions), (80, 2, dimensions), (80, 2, dimensions, 1))
+    )
+    model = LowRankMixture(logits, means, log_scales, loadings)
+    target = model.sample(generator=generator)
+    ours, full = Calibration.of(model, target), Calibration.of(model.to_full(), target)
+    for one, other in zip(ours.levels, full.levels, strict=True):
+        assert_close(one, other, rtol=1e-9, atol=1e-9)
+    # Other points, but as evenly spread.
+    assert float((ours.ranks - full.ranks).abs().mean()) < POINTS / 10
+    inside = ours.region(model, 0.7).contains(target)
+    assert int(inside.sum()) == math.ceil(81 * 0.7)
+
+
+def test_nothing_is_computed_before_it_is_asked_for():
+    model = normal(30, 2)
+    region = Calibration.of(model, model.sample()).region(model, 0.5)
+    assert set(vars(region)) == {"mixture", "coverage", "calibration"}
+    assert region.log_threshold is region.log_threshold
+    assert region.lower.shape == region.upper.shape == (30, 2)
+    assert pickle.loads(pickle.dumps(region)).log_threshold.equal(region.log_threshold)
+
+
+def test_volume():
+    # A disc in two dimensions, whose radius its threshold tells.
+    model = normal(3, 2)
+    target = normal(99, 2).sample(generator=torch.Generator().manual_seed(1))
+    region = Calibration.of(normal(99, 2), target).region(model, 0.8)
+    area = 2 * math.pi * (stats.norm.logpdf(0) * 2 - region.log_threshold)
+    estimate = region.volume(n_samples=100_000, generator=torch.Generator().manual_seed(0))
+    assert bool(((estimate.value - area).abs() < 4 * estimate.standard_error).all())
+    assert bool((estimate.standard_error < 0.05).all())
+
+
+def test_missing_targets_count_where_they_were_observed():
+    model = normal(50, 2)
+    target = model.sample()
+    target[:10, 0] = torch.nan
+    target[10:15] = torch.nan
+    calibration = Calibration.of(model, target)
+    assert calibration.ranks.shape == (35,)
+    assert [len(levels) for levels in calibration.levels] == [35, 45]
+
+
+def test_named_errors():
+    model = normal(50, 2)
+    calibration = Calibration.of(model, model.sample())
+    with pytest.raises(ArgumentError, match=r"0.99, with 50 rows.*at least 99.*more rows"):
+        calibration.region(model, 0.99)
+    with pytest.raises(ArgumentError, match=r"coverage"):
+        calibration.region(model, 1.5)
+    with pytest.raises(ShapeError, match=r"target has shape \[3, 2\]"):
+        Calibration.of(model, model.sample()[:3])
+    # With 9 rows nine tenths is just possible: the largest score.
+    few = Calibration.of(model[:9], model[:9].sample())
+    assert float(few.region(model, 0.9).upper.max()) > 0
+    with pytest.raises(ArgumentError, match="at least 9"):
+        Calibration.of(model[:8], model[:8].sample()).region(model, 0.9)
+
+
+def test_scores_beyond_all_draws_are_told_apart():
+    model = normal(400)
+    target = torch.linspace(50, 90, 400, dtype=torch.float64)[:, None]
+    calibration = Calibration.of(model, target)
+    assert bool((calibration.ranks > POINTS).all())
+    region = calibration.region(model, 0.5)
+    assert bool(region.contains(torch.full((400, 1), 69.0)).all())
+    assert not bool(region.contains(torch.full((400, 1), 71.0)).any())
+
+
+def test_targets_without_any_density_give_everything():
+    model = normal(20)
+    calibration = Calibration.of(model, torch.full((20, 1), 1e200, dtype=torch.float64))
+    region = calibration.region(model, 0.9)
+    assert bool(region.log_threshold.isneginf().all())
+    assert bool(region.contains(torch.full((20, 1), 1e6)).all())
+    assert region.volume().value.tolist() == [math.inf] * 20
+    assert bool((region.lower == -math.inf).all())
+    assert bool((region.upper == math.inf).all())

@@ -1,0 +1,167 @@
+"""Posteriors in one call, against those that are known."""
+
+import math
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pytest
+import torch
+from torch.distributions import MultivariateNormal
+from torch.testing import assert_close
+
+from condens import GaussianMixture, TransformedMixture
+from condens.errors import ArgumentError, DimensionError, NotFiniteError, ShapeError
+from condens.inference import posterior
+from condens.training import Settings
+
+QUICK = Settings(epochs=2)
+
+
+def gaussian(rows):
+    """Return parameters, observations, and the exact posterior of an observation."""
+    mixing = torch.tensor([[1.0, 0.5], [-0.3, 2.0], [0.8, 0.0]])
+    theta = torch.randn(rows, 2) * torch.tensor([1.0, 2.0]) + torch.tensor([0.0, 5.0])
+    x = theta @ mixing.T + 0.5 * torch.randn(rows, 3)
+    precision = torch.diag(torch.tensor([1.0, 0.25])) + 4 * mixing.T @ mixing
+
+    def exact(observation):
+        shift = torch.tensor([0.0, 1.25]) + 4 * mixing.T @ observation
+        return MultivariateNormal(precision.inverse() @ shift, precision.inverse())
+
+    return theta, x, exact
+
+
+def test_the_posterior_of_a_linear_simulator():
+    theta, x, exact = gaussian(4000)
+    learnt = posterior(theta, x, n_components=1, settings=Settings(epochs=40, batch_size=256))
+    for observation in x[:3]:
+        ours, known = learnt.given(observation), exact(observation)
+        assert isinstance(ours, GaussianMixture)
+        deviation = known.variance.sqrt()
+        assert ((ours.mean - known.mean).abs() < 0.15 * deviation).all()
+        assert_close(ours.covariance_matrix.float(), known.covariance_matrix, rtol=0.1, atol=0.01)
+        drawn = learnt.sample((500,), observation)
+        assert_close(learnt.log_prob(drawn, observation), ours.log_prob(drawn))
+    assert learnt.history.epochs
+
+
+def test_bounded_parameters_stay_in_their_bounds():
+    generator = torch.Generator().manual_seed(0)
+    theta = torch.rand(2000, 2, generator=generator) * torch.tensor([3.0, 1.0])
+    table = pd.DataFrame(theta.numpy(), columns=["rate", "share"])
+    x = theta + 0.5 * torch.randn(2000, 2, generator=generator)
+    bounds = {"rate": "positive", "share": (0, 1)}
+    learnt = posterior(table, x, target_transform=bounds, settings=Settings(epochs=10))
+    found = learnt.given([0.0, 1.0])
+    assert isinstance(found, TransformedMixture)
+    drawn = learnt.sample((5000,), [0.0, 1.0], generator=generator)
+    assert (drawn > 0).all()
+    assert (drawn[:, 1] < 1).all()
+    assert found.marginal("share").log_prob([0.5]).isfinite()
+    steps = (torch.arange(2000, dtype=torch.float64) + 0.5) / 2000
+    coverage = found.marginal("share").log_prob(steps[:, None]).exp().mean()
+    assert_close(coverage, torch.tensor(1.0).double(), rtol=0, atol=1e-3)
+
+
+def test_observations_of_any_shape_and_batches_of_them():
+    theta, x, _ = gaussian(100)
+    learnt = posterior(theta, x, settings=QUICK)
+    images = torch.cat([x, x], 1).reshape(100, 2, 3)
+    seen = posterior(theta, images, settings=QUICK)
+    assert seen.given(images[0]).batch_shape == ()
+    assert seen.given(images[:4]).batch_shape == (4,)
+    assert_close(learnt.given(x[:4])[2].mean, learnt.given(x[2]).mean)
+    assert posterior(theta, x[:, 0], settings=QUICK).given([0.5]).batch_shape == ()
+    assert posterior(theta[:, 0], x, settings=QUICK).given(x[0]).event_shape == (1,)
+
+
+def test_the_same_seed_gives_the_same_bytes():
+    theta, x, _ = gaussian(100)
+    state = torch.get_rng_state()
+    one, same, other = (posterior(theta, x, settings=QUICK, random_state=s) for s in (3, 3, 4))
+    assert torch.equal(torch.get_rng_state(), state)
+    assert torch.equal(one.given(x[0]).means, same.given(x[0]).means)
+    assert not torch.equal(one.given(x[0]).means, other.given(x[0]).means)
+
+
+@pytest.mark.parametrize("frame", [pd.DataFrame, pl.DataFrame], ids=["pandas", "polars"])
+def test_names_are_heeded(frame):
+    theta, x, _ = gaussian(200)
+    parameters = frame({"a": theta[:, 0].numpy(), "b": theta[:, 1].numpy()})
+    names = ["u", "v", "w"]
+    table = frame({name: x[:, i].numpy() for i, name in enumerate(names)})
+    learnt = posterior(parameters, table, settings=QUICK)
+    plain = posterior(theta, x, settings=QUICK)
+    assert learnt.observation_names == ("u", "v", "w")
+    expected = plain.given(x).mean
+    for order in (names, names[::-1], ["v", "u", "w"]):
+        assert torch.equal(learnt.given(table[order]).mean, expected)
+    assert torch.equal(learnt.given(x).mean, expected)
+    density = learnt.given(table[names[::-1]])
+    both = learnt.log_prob(parameters[["b", "a"]], table[names[::-1]])
+    assert torch.equal(both, density.log_prob(theta.double()))
+    drawn = learnt.sample((3,), table[names[::-1]], generator=torch.Generator().manual_seed(0))
+    assert torch.equal(drawn, plain.sample((3,), x, generator=torch.Generator().manual_seed(0)))
+    other = table.rename(columns={"u": "z"}) if frame is pd.DataFrame else table.rename({"u": "z"})
+    with pytest.raises(DimensionError, match=r"observation has z, v, w, but u, v, w were trained"):
+        learnt.given(other)
+    with pytest.raises(DimensionError, match=r"observation has u, v, but u, v, w were trained"):
+        learnt.given(table[["u", "v"]])
+
+
+def test_a_row_of_a_frame_is_read_by_its_index():
+    theta, x, _ = gaussian(100)
+    table = pd.DataFrame(x.numpy(), columns=["u", "v", "w"])
+    learnt = posterior(theta, table, settings=QUICK)
+    row = table.iloc[3]
+    assert learnt.given(row).batch_shape == ()
+    assert torch.equal(learnt.given(row[["w", "u", "v"]]).mean, learnt.given(x[3]).mean)
+    with pytest.raises(DimensionError, match="observation has u, v, z"):
+        learnt.given(row.rename({"w": "z"}))
+    # Rows that have names say nothing of columns.
+    named = pd.Series(x[:, 0].numpy(), index=[f"run {i}" for i in range(100)])
+    assert posterior(theta, named, settings=QUICK).observation_names is None
+
+
+THETA, X, _ = gaussian(20)
+GAP = X.clone()
+GAP[3, 1] = math.nan
+REFUSED = {
+    "rows": (THETA, X[:7], {}, ShapeError, "parameters has 20 rows.*observations has 7"),
+    "gap": (THETA, GAP, {}, NotFiniteError, r"observations is nan at \[3, 1\]"),
+    "text": (THETA, np.full((20, 3), "a"), {}, ArgumentError, "observations holds"),
+    "names": (THETA, X, {"names": ["a"]}, ArgumentError, r"names is \['a'\], but 2 distinct"),
+    "no names": (THETA, X, {"names": 3}, ArgumentError, "names is 3, but 2 distinct"),
+    "none": (THETA, X, {"n_components": 0}, ArgumentError, "n_components is 0.*Pass a number"),
+    "auto": (THETA, X, {"n_components": "auto"}, ArgumentError, "n_components is 'auto'"),
+    "array": (THETA, X, {"n_components": np.ones(2)}, ArgumentError, "n_components is array"),
+    "seed": (THETA, X, {"random_state": None}, ArgumentError, "random_state is None"),
+    "large seed": (THETA, X, {"random_state": 2**64}, ArgumentError, "random_state is 1844"),
+    "settings": (
+        THETA,
+        X,
+        {"settings": {"epochs": 5}},
+        ArgumentError,
+        r"settings is .*Settings\(epochs=5\)",
+    ),
+    "transforms": (THETA, X, {"target_transform": ["positive"]}, ShapeError, "there are 2 target"),
+    "bounds": (THETA, X, {"target_transform": "unit"}, ArgumentError, "parameters, column 0"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_refused(case):
+    theta, x, options, kind, told = REFUSED[case]
+    with pytest.raises(kind, match=told):
+        posterior(theta, x, **{"settings": QUICK, **options})
+
+
+def test_observations_that_do_not_fit_are_refused():
+    learnt = posterior(THETA, X, settings=QUICK)
+    with pytest.raises(ShapeError, match=r"observation has shape \[2\], but \[3\] was expected"):
+        learnt.given([1.0, 2.0])
+    with pytest.raises(ShapeError, match=r"observation has shape \[1, 1, 3\]"):
+        learnt.given([[[1.0, 2.0, 3.0]]])
+    with pytest.raises(NotFiniteError, match="observation has an entry that is NaN"):
+        learnt.given([1.0, 2.0, math.nan])

@@ -1,0 +1,31 @@
+"""What suits a number of rows."""
+
+import math
+
+import pytest
+
+from condens.errors import ArgumentError
+from condens.training import default_components, default_settings
+from condens.training.batches import batch_size
+
+
+@pytest.mark.parametrize("rows", [1, 5, 40, 500, 5000, 20_000, 10**6])
+def test_enough_steps_within_bounds(rows):
+    settings = default_settings(rows)
+    steps = settings.epochs * math.ceil(rows / batch_size(settings, rows))
+    assert 100 <= settings.epochs <= 1000
+    # Fewer than enough only where there are all the epochs, more only where there are fewest.
+    assert steps > 3900 or settings.epochs == 1000
+    assert steps <= 4000 or settings.epochs == 100
+    assert settings.patience == math.ceil(0.15 * settings.epochs)
+    assert settings.condition_noise == pytest.approx(min(0.1, 2 / rows**0.5))
+
+
+def test_fewer_components_for_fewer_rows():
+    found = [default_components(rows) for rows in (1, 499, 500, 4999, 5000, 10**6)]
+    assert found == [3, 3, 5, 5, 10, 10]
+
+
+def test_no_rows_are_refused():
+    with pytest.raises(ArgumentError, match=r"rows is 0.*at least 1"):
+        default_settings(0)

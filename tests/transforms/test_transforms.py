@@ -1,0 +1,188 @@
+"""Maps between a target's support and the real line, and the choice among them."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from scipy import special
+from torch.testing import assert_close
+
+from condens.errors import ArgumentError
+from condens.transforms import TRANSFORMS, Integer, Interval, Positive, Real, transform_from_dict
+from condens.transforms.choice import propose, resolve
+
+NAN, INF = float("nan"), float("inf")
+CONTINUOUS = [Real(), Positive(), Positive(-2.5), Interval(0.0, 1.0), Interval(-3.0, 11.0)]
+DISCRETE = [Integer(), Integer(0), Integer(-3)]
+ALL = CONTINUOUS + DISCRETE
+
+
+def reals(*values):
+    return torch.tensor(values, dtype=torch.float64)
+
+
+@pytest.mark.parametrize("own", CONTINUOUS, ids=repr)
+def test_round_trip(own):
+    x = torch.linspace(-8, 8, 33, dtype=torch.float64)
+    assert_close(own.to_real(own.from_real(x)), x, rtol=1e-11, atol=1e-11)
+
+
+@pytest.mark.parametrize("own", CONTINUOUS, ids=repr)
+def test_slope_against_autograd(own):
+    y = own.from_real(torch.linspace(-5, 5, 21, dtype=torch.float64)).requires_grad_()
+    (slope,) = torch.autograd.grad(own.to_real(y).sum(), y)
+    assert_close(own.log_slope(y), slope.log(), rtol=1e-10, atol=1e-10)
+
+
+def test_known_values():
+    assert_close(Positive(1.0).to_real(reals(3.0)), reals(np.log(2.0)))
+    assert_close(Interval(2.0, 6.0).to_real(reals(3.0)), reals(special.logit(0.25)))
+    assert_close(Integer(0).to_real(reals(4.0)), reals(np.log(4.5)))
+    assert_close(Integer().to_real(reals(-4.0)), reals(-3.5))
+
+
+def test_interval_is_exact_near_both_ends():
+    own = Interval(0.0, 1.0)
+    assert_close(own.to_real(reals(1e-300)), reals(-300 * np.log(10)), rtol=1e-15, atol=0.0)
+    assert_close(own.from_real(reals(-600.0)), torch.exp(reals(-600.0)), rtol=1e-14, atol=0.0)
+    # The distance to the upper end is exact as well, as far as numbers near 1 allow.
+    assert_close(1 - own.from_real(reals(30.0)), torch.exp(reals(-30.0)), rtol=2e-3, atol=0.0)
+    near = Interval(-1.0, 0.0)
+    assert_close(near.from_real(reals(600.0)), -torch.exp(reals(-600.0)), rtol=1e-14, atol=0.0)
+
+
+@pytest.mark.parametrize("own", DISCRETE, ids=repr)
+def test_cells_tile_the_line(own):
+    y = torch.arange(0, 20, dtype=torch.float64) + (own.lower or 0)
+    low, high = own.cell(y)
+    assert_close(low[1:], high[:-1], rtol=0, atol=0)
+    assert own.lower is None or low[0] == -INF
+    inside = torch.where(low.isinf(), high - 5, low + 0.4 * (high - low))
+    assert_close(own.from_real(inside), y, rtol=0, atol=0)
+    assert ((own.to_real(y) > low) & (own.to_real(y) < high)).all()
+
+
+@pytest.mark.parametrize("own", DISCRETE, ids=repr)
+def test_dequantised_values_fill_their_cell(own):
+    y = torch.full((20_000,), 2.0 + (own.lower or 0), dtype=torch.float64)
+    x = own.dequantise(y, torch.Generator().manual_seed(1))
+    low, high = own.cell(y)
+    assert ((x > low) & (x < high)).all()
+    share = (x if own.lower is None else x.exp() + own.lower) - y
+    # Kolmogorov–Smirnov at 0.1 %: 1.95/√n.
+    gap = (share.sort().values - torch.linspace(0, 1, len(share), dtype=torch.float64)).abs().max()
+    assert gap < 1.95 / len(share) ** 0.5
+    assert_close(own.from_real(x), y, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("own", ALL, ids=repr)
+def test_threshold_orders_as_the_values_do(own):
+    """{Y ≤ y} = {X ≤ x}, on a grid of x that holds the thresholds' neighbours."""
+    x = torch.linspace(-6.003, 6.002, 401, dtype=torch.float64)
+    y = own.from_real(x)
+    for level in (-100.0, -2.5, -2.2, 0.0, 0.3, 1.0, 2.7, 5.0, 100.0, INF, -INF):
+        at = own.threshold(reals(level))
+        assert torch.equal(y <= level, x <= at), level
+
+
+@pytest.mark.parametrize("own", ALL, ids=repr)
+def test_description_as_json(own):
+    assert transform_from_dict(json.loads(json.dumps(own.to_dict()))) == own
+    assert TRANSFORMS[own.to_dict()["kind"]] is type(own)
+
+
+OUTSIDE = {
+    Real(): [INF],
+    Positive(1.0): [1.0, 0.0, -3.0, INF],
+    Interval(0.0, 2.0): [0.0, 2.0, -1.0, INF],
+    Integer(): [0.5, INF],
+    Integer(0): [-1.0, 0.5],
+}
+
+
+@pytest.mark.parametrize("own", OUTSIDE, ids=repr)
+def test_check_names_the_value(own):
+    own.check("y", own.from_real(reals(0.0, 0.7)))
+    own.check("y", reals(NAN))
+    for bad in OUTSIDE[own]:
+        with pytest.raises(ArgumentError, match=rf"y has {bad:g} at index \[1\], but .*expected"):
+            own.check("y", torch.cat([own.from_real(reals(0.0)), reals(bad)]))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("own", ALL, ids=repr)
+def test_nearest_lies_inside(own, dtype):
+    extremes = own.from_real(reals(-1e4, -800.0, -40.0, 0.0, 40.0, 800.0, 1e4)).to(dtype)
+    assert own.contains(own.nearest(extremes)).all()
+
+
+def test_bad_bounds():
+    with pytest.raises(ArgumentError, match=r"upper is 1.0, but it must be above lower, 2.0"):
+        Interval(2.0, 1.0)
+    with pytest.raises(ArgumentError, match=r"lower is nan, but a finite number"):
+        Positive(NAN)
+    with pytest.raises(ArgumentError, match=r"lower is 0.5, but a whole number"):
+        Integer(0.5)
+    with pytest.raises(ArgumentError, match=r"kind must be one of real, positive"):
+        transform_from_dict({"kind": "complex"})
+
+
+def test_words_and_bounds():
+    assert resolve("real") == Real()
+    assert resolve("positive") == Positive()
+    assert resolve("count") == Integer(0)
+    assert resolve("integer") == Integer()
+    assert resolve("unit") == Interval(0.0, 1.0)
+    assert resolve((0, 5)) == Interval(0.0, 5.0)
+    assert resolve(Positive(3.0)) == Positive(3.0)
+    for bad in ("counts", 3, (1, 2, 3), ("a", "b"), None):
+        with pytest.raises(ArgumentError, match=r"price is .*'count'.*pass 'real'"):
+            resolve(bad, "price")
+    with pytest.raises(ArgumentError, match="must be above lower"):
+        resolve((5, 0))
+
+
+def test_proposals():
+    generator = np.random.default_rng(0)
+    columns = {
+        Integer(0): generator.poisson(3, 500),
+        Integer(): generator.integers(-5, 5, 500),
+        Interval(0.0, 1.0): generator.beta(2, 5, 500),
+        Positive(): generator.lognormal(3, 1, 500),
+        Real(): generator.normal(2, 1, 500),
+    }
+    for own, column in columns.items():
+        values = torch.tensor(column, dtype=torch.float64)
+        assert propose(values) == own
+        assert propose(torch.cat([values, reals(NAN)])) == own
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        torch.arange(1000.0),  # whole, but too many
+        torch.tensor([0.0, 1e6]),  # whole, but too far apart
+        100 + torch.randn(500, generator=torch.Generator().manual_seed(0)),  # positive, symmetric
+        torch.tensor([NAN, NAN]),
+        torch.tensor([]),
+        torch.tensor([0.5, INF]),
+    ],
+)
+def test_everything_else_is_real(column):
+    assert propose(column) == Real()
+
+
+@pytest.mark.parametrize("own", [Real(), Positive(2.0), Interval(-1.0, 3.0)], ids=str)
+def test_the_slope_is_the_same_from_either_side(own):
+    x = torch.linspace(-8, 8, 33, dtype=torch.float64)
+    assert_close(own.log_slope_at(x), own.log_slope(own.from_real(x)), rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("own", [Integer(), Integer(lower=3)], ids=str)
+def test_the_slope_in_a_cell_is_that_of_its_ends(own):
+    # ∫ dx/dz dz over a cell is its width in x.
+    below, above = own.cell(torch.tensor([5.0], dtype=torch.float64))
+    z = 5 + (torch.arange(10_000, dtype=torch.float64) + 0.5) / 10_000
+    x = z if own.lower is None else (z - own.lower).log()
+    assert_close(own.log_slope_at(x).exp().mean(), (above - below)[0], rtol=1e-8, atol=0)
