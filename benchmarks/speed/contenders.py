@@ -12,7 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from condens import kernels
+from condens import functional
 from condens.functional import nll
 from condens.kernels.choice import VARIABLE
 
@@ -32,11 +32,11 @@ def condens_rows(*arguments: Tensor) -> Tensor:
 
 
 def condens_eager(*arguments: Tensor) -> Tensor:
-    """`condens.kernels.weighted_nll` without the native kernel."""
+    """`condens.functional.loss` without the native kernel."""
     before = os.environ.get(VARIABLE)
     os.environ[VARIABLE] = "eager"
     try:
-        return kernels.weighted_nll(*arguments)
+        return functional.loss(*arguments)
     finally:
         del os.environ[VARIABLE]
         if before is not None:
@@ -44,8 +44,8 @@ def condens_eager(*arguments: Tensor) -> Tensor:
 
 
 OURS = {
-    "condens": Contender(kernels.weighted_nll),
-    "condens batch-last": Contender(kernels.weighted_nll, batch_last=True),
+    "condens": Contender(functional.loss),
+    "condens batch-last": Contender(functional.loss, batch_last=True),
     "condens rows": Contender(condens_rows),
     "condens eager": Contender(condens_eager),
     "condens eager batch-last": Contender(condens_eager, batch_last=True),

@@ -136,7 +136,7 @@ def _loss(name: str, batch: int, n_components: int, dimensions: int) -> Row:
 def _head(name: str, batch: int, n_components: int, dimensions: int, features: int) -> Row:
     from network import Head
 
-    from condens.kernels.head import CHUNK
+    from condens.functional.fused_linear import ROWS_PER_CHUNK
 
     chunked = name == "chunked"
     head = Head(batch, n_components, dimensions, features)
@@ -144,7 +144,7 @@ def _head(name: str, batch: int, n_components: int, dimensions: int, features: i
     _give_back_freed()
     row = extra(job, Head(2, 2, 2, 2).job(chunked=chunked))
     outputs = head.inputs[2].nbytes
-    sizes = {"chunk": CHUNK * outputs, "outputs": batch * outputs, "gradients": head.bytes}
+    sizes = {"chunk": ROWS_PER_CHUNK * outputs, "outputs": batch * outputs, "gradients": head.bytes}
     return row | {"profiled": profiled(job)} | sizes
 
 

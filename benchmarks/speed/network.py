@@ -6,7 +6,7 @@ import torch
 from contenders import Contender
 from torch import Tensor, nn
 
-from condens import kernels
+from condens import functional
 
 
 def split(
@@ -48,7 +48,7 @@ class Network(nn.Module):
     def chunked_loss(self, condition: Tensor, target: Tensor) -> Tensor:
         """Return condens' loss, head and kernel together."""
         features, head = self.body(condition), self.head
-        return kernels.linear_nll(features, head.weight, head.bias, target, self.n_components)
+        return functional.linear_loss(features, head.weight, head.bias, target, self.n_components)
 
     def floor(self, condition: Tensor) -> Tensor:
         """Return a loss that costs next to nothing."""
@@ -80,11 +80,13 @@ class Head:
             leaves = [t.detach().requires_grad_() for t in self.inputs]
             features, weight, bias = leaves
             if chunked:
-                loss = kernels.linear_nll(features, weight, bias, self.target, self.n_components)
+                loss = functional.linear_loss(
+                    features, weight, bias, self.target, self.n_components
+                )
             else:
                 outputs = nn.functional.linear(features, weight, bias)
                 parts = split(outputs, self.n_components, self.target.shape[-1])
-                loss = kernels.weighted_nll(self.target, *parts)
+                loss = functional.loss(self.target, *parts)
             torch.autograd.grad(loss, leaves)
 
         return loss_and_gradients

@@ -161,7 +161,7 @@ def _kernel(problem: Problem, *, batch_last: bool) -> Job:
     target, parameters = problem.target, problem.laid_out(batch_last=batch_last)
     weights = torch.full((), 1 / len(target)).expand(len(target))
     buffers = [torch.empty_like(p) for p in parameters]  # dense, so with the same strides
-    return lambda: native.into((None, *buffers), target, *parameters, weights=weights)
+    return lambda: native.into((None, *buffers), (target, *parameters), weights)
 
 
 def peak_memory(effort: Effort) -> dict[str, list[Any]]:

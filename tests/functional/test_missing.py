@@ -18,11 +18,11 @@ from torch.testing import assert_close
 
 from condens import GaussianMixture, LowRankMixture, TransformedMixture
 from condens.errors import ShapeError
-from condens.functional import log_prob, partial_log_prob
+from condens.functional import linear_loss, log_prob, partial_log_prob
 from condens.functional.algebra import marginal
 from condens.functional.low_rank import mixture as low_rank
 from condens.functional.mixture import component_covariances
-from condens.kernels import linear_nll, native
+from condens.kernels import native
 from condens.transforms import Integer, Interval, Positive, Real
 
 PATTERNS = list(product([False, True], repeat=4))
@@ -233,7 +233,7 @@ def test_a_linear_layer_with_gaps_has_the_loss_of_its_parts(dtype, covariance, f
         )
         return -(weights * density).sum()
 
-    loss = linear_nll(*given, target, n_components, weights, floor=floor, chunk=chunk, gaps=True)
+    loss = linear_loss(*given, target, n_components, weights, floor=floor, chunk=chunk, gaps=True)
     size = 1e-9 if dtype is torch.float64 else 1e-4
     assert_close(loss.double(), composed(*given), rtol=size, atol=size)
     expected = torch.autograd.grad(composed(*given), given)
@@ -250,7 +250,7 @@ def test_a_linear_layer_with_gaps_has_higher_derivatives():
     target = torch.tensor([[0.2, torch.nan], [0.1, 0.5], [torch.nan, -1.0]], dtype=torch.float64)
 
     def loss(*tensors):
-        return linear_nll(*tensors, target, 2, gaps=True)
+        return linear_loss(*tensors, target, 2, gaps=True)
 
     assert torch.autograd.gradcheck(loss, given)
     assert torch.autograd.gradgradcheck(loss, given)

@@ -6,8 +6,8 @@ from scipy import stats
 from torch.distributions import Categorical, MixtureSameFamily, MultivariateNormal
 from torch.testing import assert_close
 
-from condens.functional import component_log_prob, log_prob, responsibilities, unpack
-from condens.functional.mixture import covariance, mean, variance
+from condens.functional import component_log_prob, log_prob, mixture, responsibilities, unpack
+from condens.functional.mixture import mean, variance
 
 SIZES = [(k, d) for k in (1, 3, 20) for d in (1, 2, 5, 20)]
 
@@ -133,7 +133,7 @@ def test_moments_against_dense_formulas(n_components, dimensions, covariance):
     )
     expected = second - np.outer(expected_mean, expected_mean)
     np.testing.assert_allclose(mean(*parameters[:2]), expected_mean, rtol=1e-9, atol=1e-9)
-    np.testing.assert_allclose(covariance(*parameters), expected, rtol=1e-9, atol=1e-9)
+    np.testing.assert_allclose(mixture.covariance(*parameters), expected, rtol=1e-9, atol=1e-9)
     np.testing.assert_allclose(variance(*parameters), np.diag(expected), rtol=1e-9, atol=1e-9)
 
 
@@ -147,14 +147,14 @@ def test_moments_do_not_cancel_far_from_the_origin():
         # The same mixture moved back: an exact shift of the rounded means.
         back = [there[0], there[1] - offset, there[2]]
         assert_close(variance(*there), variance(*back), rtol=tolerance, atol=0)
-        assert_close(covariance(*there), covariance(*back), rtol=tolerance, atol=0)
+        assert_close(mixture.covariance(*there), mixture.covariance(*back), rtol=tolerance, atol=0)
 
 
 def test_a_component_without_weight_adds_nothing_to_the_moments():
     logits = torch.tensor([0.0, -torch.inf])
     means, factors = torch.tensor([[0.0], [1e30]]), torch.zeros(2, 1)
     assert variance(logits, means, factors) == 1
-    assert covariance(logits, means, factors) == 1
+    assert mixture.covariance(logits, means, factors) == 1
 
 
 def test_component_log_prob_leaves_the_weights_out():

@@ -122,7 +122,7 @@ def test_gradients_of_first_and_second_moments_are_exact(dimensions, covariance)
         return mean(logits, means) @ direction + 0 * factors.sum()
 
     def exact_second(logits, means, factors):
-        spread = direction @ covariance(logits, means, factors) @ direction
+        spread = direction @ functional.mixture.covariance(logits, means, factors) @ direction
         return spread + exact_first(logits, means, factors).square()
 
     expectation_gradient(first, parameters, exact_first)
@@ -295,7 +295,7 @@ def test_chunks_of_blocks_do_not_change_a_draw(monkeypatch):
     monkeypatch.setenv("CONDENS_KERNEL", "reference")
     parameters = random_parameters((3,), 4, 3)
     for numbers in (1, 500):
-        monkeypatch.setattr(sampling, "CHUNK", numbers)
+        monkeypatch.setattr(sampling, "NUMBERS_PER_CHUNK", numbers)
         result = sample(*parameters, (150,), generator=torch.Generator().manual_seed(5))
         assert_same_draws(result, *one_by_one(*parameters, 150, 5))
 

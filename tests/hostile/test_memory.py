@@ -10,7 +10,7 @@ import torch
 from hostile import references
 from hostile.search import Refused, Wrong, finite, near, need, no_nan, property_of, refused
 
-from condens import GaussianMixture, functional, kernels
+from condens import GaussianMixture, functional
 from condens.errors import CondensError
 from condens.nn import HEADS, MixtureNetwork
 
@@ -94,16 +94,16 @@ def test_losses_of_strided_views(d):
     parts = [view_of(d, name, shape, dtype) for name, shape in named.items()]
     leaves, twins, views, plain = leaves_of(d, parts, dtype)
     weights = d.normal(n).abs()
-    door = d.choice("door", ["nll", "weighted_nll", "mean"])
+    door = d.choice("door", ["nll", "loss", "mean"])
     rows = references.nll(*plain)
     if door == "nll":
         got, expected = functional.nll(*views), rows
         got, expected = (got * weights.to(dtype)).sum(), (expected * weights).sum()
-    elif door == "weighted_nll":
-        got = kernels.weighted_nll(*views, weights.to(dtype))
+    elif door == "loss":
+        got = functional.loss(*views, weights.to(dtype))
         expected = (rows * weights).sum()
     else:
-        got, expected = kernels.weighted_nll(*views), rows.mean()
+        got, expected = functional.loss(*views), rows.mean()
     compare_gradients(d, leaves, twins, got, expected, dtype)
 
 
@@ -126,7 +126,7 @@ def test_losses_of_views_that_share_memory(d):
         parts = [base[:, s : s + w] for s, w in zip(starts, widths, strict=True)]
         return parts[0], parts[1], parts[2].unflatten(1, (k, dim)), parts[3].unflatten(1, (k, t))
 
-    loss = kernels.weighted_nll if d.flag("fused") else lambda *v: functional.nll(*v).mean()
+    loss = functional.loss if d.flag("fused") else lambda *v: functional.nll(*v).mean()
     expected = references.nll(*(v.contiguous() for v in views(twin))).mean()
     compare_gradients(d, [leaf], [twin], loss(*views(leaf)), expected, dtype)
 
@@ -188,7 +188,7 @@ def test_lengths_that_do_not_match(d):
     dtype = d.choice("dtype", FLOATS)
     n, k, dim, f = d.integer("rows", 2, 400), d.integer("k", 1, 4), d.integer("dim", 1, 4), 3
     t = packed(d, dim)
-    door = d.choice("door", ["head.loss", "head.nll", "linear_nll", "nll", "weighted_nll",
+    door = d.choice("door", ["head.loss", "head.nll", "linear_loss", "nll", "loss",
                              "sample", "rsample", "network.loss", "mixture"])  # fmt: skip
     wrong = wrong_length(d, n)
     make = lambda *s: (0.3 * d.normal(*s)).to(dtype)  # noqa: E731
@@ -204,7 +204,7 @@ def test_lengths_that_do_not_match(d):
             refused(lambda: head.nll(x, y), door)
         else:
             refused(lambda: owner.nll(x, y, w).backward(), f"{door} with wrong {part}")
-    elif door == "linear_nll":
+    elif door == "linear_loss":
         outputs = k * (1 + dim + t)
         shapes = {"features": [n, f], "weight": [outputs, f], "bias": [outputs], "target": [n, dim],
                   "weights": [n]}  # fmt: skip
@@ -216,14 +216,14 @@ def test_lengths_that_do_not_match(d):
         shapes[part][axis] = right + 1 if wrong == right or right != n else wrong
         given = {p: make(*shape) for p, shape in shapes.items()}
         torch_says_so(
-            lambda: kernels.linear_nll(given["features"], given["weight"], given["bias"],
+            lambda: functional.linear_loss(given["features"], given["weight"], given["bias"],
                                        given["target"], k, given["weights"].abs()),
-            f"linear_nll with wrong {part}",
+            f"linear_loss with wrong {part}",
         )  # fmt: skip
     else:
         shapes = {"target": [n, dim], "logits": [n, k], "means": [n, k, dim], "factors": [n, k, t],
                   "weights": [n]}  # fmt: skip
-        names = list(shapes)[:4] + ["weights"] * (door == "weighted_nll")
+        names = list(shapes)[:4] + ["weights"] * (door == "loss")
         names = names[1:] if door in ("sample", "rsample", "mixture") else names
         part = d.choice("wrong", names)
         shapes[part][0] = wrong
@@ -231,7 +231,7 @@ def test_lengths_that_do_not_match(d):
         four = [given[p] for p in ("target", "logits", "means", "factors")]
         calls = {
             "nll": lambda: functional.nll(*four),
-            "weighted_nll": lambda: kernels.weighted_nll(
+            "loss": lambda: functional.loss(
                 *four, given["weights"].abs() if part == "weights" else None
             ),
             "sample": lambda: functional.sample(*four[1:]),
@@ -253,7 +253,7 @@ def test_single_rows_broadcast_or_are_refused(d):
     for p, shape in shapes.items():
         size = {"many": shape, "one": (1, *shape[1:]), "axis-free": shape[1:]}[single[p]]
         given[p] = (0.3 * d.normal(*size)).to(dtype)
-    door = d.choice("door", ["nll", "weighted_nll", "log_prob", "sample"])
+    door = d.choice("door", ["nll", "loss", "log_prob", "sample"])
     wide = torch.broadcast_shapes(
         *(v.shape[: v.dim() - len(shapes[p]) + 1] for p, v in given.items())
     )
@@ -272,13 +272,13 @@ def test_single_rows_broadcast_or_are_refused(d):
     four = [given[p] for p in shapes]
     expected = references.nll(*(v.double() for v in four))
     tolerance = 1e-9 if dtype is torch.float64 else 1e-3
-    if door == "weighted_nll":
-        got, expected = kernels.weighted_nll(*four), expected.mean()
+    if door == "loss":
+        got, expected = functional.loss(*four), expected.mean()
     elif door == "nll":
         got = functional.nll(*four)
     else:
         got = -functional.log_prob(*four)
-    need(door == "weighted_nll" or got.shape == wide, f"shape {list(got.shape)} for {list(wide)}")
+    need(door == "loss" or got.shape == wide, f"shape {list(got.shape)} for {list(wide)}")
     near(got, expected, door, rtol=tolerance, atol=tolerance)
 
 
@@ -289,7 +289,7 @@ def test_sizes_of_zero(d):
     n = d.choice("rows", [0, 0, 1, 7])
     k, dim = d.choice("k", [0, 1, 3]), d.choice("dim", [0, 1, 2])
     t = packed(d, dim)
-    door = d.choice("door", ["nll", "weighted_nll", "log_prob", "sample", "rsample", "linear_nll",
+    door = d.choice("door", ["nll", "loss", "log_prob", "sample", "rsample", "linear_loss",
                              "head", "mixture", "icdf", "partial", "crps"])  # fmt: skip
     make = lambda *s: torch.zeros(*s, dtype=dtype, requires_grad=True)  # noqa: E731
     four = make(n, dim), make(n, k), make(n, k, dim), make(n, k, t)
@@ -300,9 +300,9 @@ def test_sizes_of_zero(d):
             got = head.loss(make(n, 3), make(n, max(dim, 1)))
             got.backward()
             valid = True
-        elif door == "linear_nll":
+        elif door == "linear_loss":
             outputs = k * (1 + dim + t)
-            got = kernels.linear_nll(make(n, 3), make(outputs, 3), make(outputs), four[0], k)
+            got = functional.linear_loss(make(n, 3), make(outputs, 3), make(outputs), four[0], k)
             got.backward()
         elif door == "mixture":
             got = GaussianMixture(*four[1:]).log_prob(four[0])
@@ -317,12 +317,12 @@ def test_sizes_of_zero(d):
         elif door == "partial":
             got = functional.partial_log_prob(*four)
         else:
-            got = {"nll": functional.nll, "weighted_nll": kernels.weighted_nll,
+            got = {"nll": functional.nll, "loss": functional.loss,
                    "log_prob": functional.log_prob}[door](*four)  # fmt: skip
             if got.requires_grad:
                 got.sum().backward()
     except CondensError as error:
-        empty_mean = n == 0 and door in ("head", "linear_nll", "weighted_nll")
+        empty_mean = n == 0 and door in ("head", "linear_loss", "loss")
         if valid and not empty_mean and not (door in ("icdf", "crps") and dim != 1):
             raise Wrong(f"{door}: refused an empty batch of a good mixture") from None
         raise Refused from error
@@ -340,7 +340,7 @@ def test_mixed_dtypes(d):
     kinds = {**FLOATS, "float16": torch.float16, "bfloat16": torch.bfloat16, "int64": torch.int64}
     n, k, dim = d.integer("rows", 1, 20), d.integer("k", 1, 3), d.integer("dim", 1, 3)
     t = packed(d, dim)
-    door = d.choice("door", ["sample", "rsample", "nll", "weighted_nll", "log_prob", "partial",
+    door = d.choice("door", ["sample", "rsample", "nll", "loss", "log_prob", "partial",
                              "cdf", "crps", "mixture", "head"])  # fmt: skip
     dim, t = (1, 1) if door in ("cdf", "crps") else (dim, t)
     shapes = {"target": (n, dim), "logits": (n, k), "means": (n, k, dim), "factors": (n, k, t)}
@@ -366,7 +366,7 @@ def test_mixed_dtypes(d):
             return
         call = {
             "nll": lambda: functional.nll(*given),
-            "weighted_nll": lambda: kernels.weighted_nll(*given),
+            "loss": lambda: functional.loss(*given),
             "log_prob": lambda: -functional.log_prob(*given),
             "partial": lambda: -functional.partial_log_prob(*given),
             "mixture": lambda: -GaussianMixture(*given[1:]).log_prob(given[0]),
@@ -387,7 +387,7 @@ def test_mixed_dtypes(d):
         expected = getattr(GaussianMixture(*wide[1:]), door)(wide[0])
     else:
         expected = references.nll(*exact.values())
-        expected = expected.mean() if door == "weighted_nll" else expected
+        expected = expected.mean() if door == "loss" else expected
     if got.dtype in (torch.float32, torch.float64):
         near(got, expected, door, rtol=1e-3, atol=1e-3)
 
@@ -398,12 +398,12 @@ def test_edits_between_forward_and_backward(d):
     dtype = d.choice("dtype", FLOATS)
     n, k, dim, f = d.integer("rows", 1, 60), d.integer("k", 1, 3), d.integer("dim", 1, 3), 3
     t = packed(d, dim)
-    door = d.choice("door", ["nll", "weighted_nll", "linear_nll", "head.loss", "head.nll"])
+    door = d.choice("door", ["nll", "loss", "linear_loss", "head.loss", "head.nll"])
     make = lambda *s: (0.5 * d.normal(*s)).to(dtype).requires_grad_()  # noqa: E731
-    if door in ("nll", "weighted_nll"):
+    if door in ("nll", "loss"):
         inputs = {"target": make(n, dim), "logits": make(n, k), "means": make(n, k, dim),
                   "factors": make(n, k, t)}  # fmt: skip
-        loss = functional.nll if door == "nll" else kernels.weighted_nll
+        loss = functional.nll if door == "nll" else functional.loss
         call = lambda *v: loss(*v).sum()  # noqa: E731
     else:
         outputs = k * (1 + dim + t)
@@ -412,8 +412,8 @@ def test_edits_between_forward_and_backward(d):
         covariance = "full" if t != dim or dim == 1 else "diagonal"
 
         def call(features, target, weight, bias):
-            if door == "linear_nll":
-                return kernels.linear_nll(features, weight, bias, target, k)
+            if door == "linear_loss":
+                return functional.linear_loss(features, weight, bias, target, k)
             head = HEADS[covariance](f, dim, k).to(dtype)
             del head.linear.weight, head.linear.bias
             head.linear.weight, head.linear.bias = weight, bias
@@ -474,7 +474,7 @@ def test_threads_give_their_memory_back(d):
 
     def work():
         inputs = [g.clone().requires_grad_() for g in given]
-        kernels.weighted_nll(*inputs).backward()
+        functional.loss(*inputs).backward()
         functional.sample(*(g[:5] for g in given[1:]), (10,))
 
     def burst(count):
@@ -538,6 +538,6 @@ def test_huge_strides_and_offsets(d):
     views = [base.as_strided(*plan) for plan in plans]
     plain = [twin.as_strided(*plan).contiguous() for plan in plans]
     fused = d.flag("fused")
-    got = kernels.weighted_nll(*views) if fused else functional.nll(*views).mean()
+    got = functional.loss(*views) if fused else functional.nll(*views).mean()
     compare_gradients(d, [base], [twin], got, references.nll(*plain).mean(), dtype)
     finite(math.log(1 + float(got.detach().abs())), "loss")

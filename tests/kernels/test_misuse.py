@@ -11,17 +11,18 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from condens import kernels
 from condens.errors import ArgumentError, CondensError
 from condens.functional import (
     bounded_scales,
+    linear_loss,
     log_prob,
+    loss,
     nll,
     partial_log_prob,
     rsample,
     sample,
 )
-from condens.kernels import linear_nll, native
+from condens.kernels import native
 from condens.nn import DiagonalHead, FullHead, IsotropicHead, LowRankHead, TiedHead
 
 # Set by `make test-sanitised`: where the sanitised build is, which alone would prove anything.
@@ -86,10 +87,15 @@ def through(function):
     return lambda *, weights, **inputs: function(*inputs.values())  # noqa: ARG005
 
 
+def through_tuple(function):
+    """Call a function of one sequence of tensors."""
+    return lambda *inputs: function(inputs)
+
+
 def write_into(target, logits, means, factors, weights):
     rows = len(target) if isinstance(target, torch.Tensor) and target.dim() else ROWS
     gradients = [torch.empty_like(t) for t in list(mixture(rows).values())[:4]]
-    return native.into(gradients, target, logits, means, factors, weights=weights)
+    return native.into(gradients, (target, logits, means, factors), weights)
 
 
 def head_nll(head, *, grad=True):
@@ -118,13 +124,12 @@ features_with_gaps = with_gaps(rows_of_features)
 # Where batch axes and dtypes may differ, as long as they broadcast.
 LENIENT = {
     "functional.nll": (mixture, through(nll)),
-    "kernels.nll": (mixture, through(kernels.nll)),
-    "kernels.weighted_nll": (mixture, kernels.weighted_nll),
+    "functional.loss": (mixture, loss),
     "partial_log_prob": (mixture_with_gaps, through(partial_log_prob)),
     "native.partial": (
         mixture_with_gaps,
         lambda target, logits, means, factors, weights: native.partial(
-            target, logits, means, factors, weights=weights, gradients=True
+            (target, logits, means, factors), weights=weights, gradients=True
         ),
     ),
     "functional.sample": (parameters, sample),
@@ -138,11 +143,11 @@ STRICT = {
             weights, target, logits, means, factors
         ),
     ),
-    "native.forward": (mixture, through(native.forward)),
+    "native.forward": (mixture, through(through_tuple(native.forward))),
     "native.total": (
         mixture,
         lambda target, logits, means, factors, weights: native.total(
-            target, logits, means, factors, weights=weights, to_target=True
+            (target, logits, means, factors), weights=weights, to_target=True
         ),
     ),
     "native.backward": (
@@ -160,15 +165,15 @@ STRICT = {
     ),
     "native.draw": (draws, native.draw),
     "ops.draw": (draws, torch.ops.condens.draw),
-    "linear_nll": (
+    "linear_loss": (
         layer,
-        lambda features, weight, bias, target, row_weights: linear_nll(
+        lambda features, weight, bias, target, row_weights: linear_loss(
             features, weight, bias, target, K, row_weights
         ),
     ),
-    "linear_nll with gaps": (
+    "linear_loss with gaps": (
         layer_with_gaps,
-        lambda features, weight, bias, target, row_weights: linear_nll(
+        lambda features, weight, bias, target, row_weights: linear_loss(
             features, weight, bias, target, K, row_weights, gaps=True
         ),
     ),
@@ -206,10 +211,10 @@ STRICTLY = {
 }
 
 
-UNREAD = ("functional.nll", "kernels.nll", "ops.nll", "native.forward", "partial_log_prob")
+UNREAD = ("functional.nll", "ops.nll", "native.forward", "partial_log_prob")
 CONVERTED = ("another precision", "half precision", "whole numbers")
 BROADCAST = ("a number", "one row")
-BROADCASTING = ("kernels.weighted_nll", "linear_nll", "linear_nll with gaps")
+BROADCASTING = ("functional.loss", "linear_loss", "linear_loss with gaps")
 
 
 def is_a_use(door, argument, misuse):
@@ -225,7 +230,7 @@ def is_a_use(door, argument, misuse):
     return (
         door in UNREAD
         or (misuse == "none" and door != "ops.nll_backward")
-        or (misuse in CONVERTED and (door.startswith("linear_nll") or "Head" in door))
+        or (misuse in CONVERTED and (door.startswith("linear_loss") or "Head" in door))
         or (misuse in BROADCAST and (door in BROADCASTING or "Head" in door))
     )
 
@@ -282,7 +287,7 @@ def test_mixtures_without_components_or_dimensions_are_refused(door, sizes):
 @pytest.mark.parametrize("sizes", [{"k": 0}, {"d": 0}], ids=str)
 def test_empty_layers_and_draws_are_refused(sizes):
     with pytest.raises(CondensError):
-        linear_nll(**layer(**sizes), n_components=sizes.get("k", K))
+        linear_loss(**layer(**sizes), n_components=sizes.get("k", K))
     made = mixture(**sizes)
     for function in (sample, rsample):
         with pytest.raises(CondensError):
@@ -293,7 +298,7 @@ def test_empty_layers_and_draws_are_refused(sizes):
 @pytest.mark.parametrize("name", ["n_components", "chunk"])
 def test_counts_that_are_none(name, count):
     with pytest.raises(CondensError, match=f"{name} is |outputs"):
-        linear_nll(**layer(), **{"n_components": K, name: count})
+        linear_loss(**layer(), **{"n_components": K, name: count})
 
 
 @pytest.mark.parametrize(
@@ -328,7 +333,7 @@ def test_what_is_written_shares_no_memory():
     made = {**mixture(), "target": whole[:ROWS]}
     inputs = [made[name] for name in ("target", "logits", "means", "factors")]
     good = [torch.empty_like(t) for t in inputs]
-    native.into(good, *inputs, weights=None)
+    native.into(good, inputs, None)
     for i, bad in (
         (0, whole[:ROWS]),
         (0, whole[ROWS // 2 : ROWS // 2 + ROWS]),
@@ -340,13 +345,11 @@ def test_what_is_written_shares_no_memory():
     ):
         gradients = [*good[:i], bad, *good[i + 1 :]]
         with pytest.raises(CondensError):
-            native.into(gradients, *inputs, weights=None)
+            native.into(gradients, inputs, None)
     shared = torch.empty(ROWS * K * (D + T))
     gradients = [*good[:2], shared[: ROWS * K * D].view(ROWS, K, D)]
     with pytest.raises(ArgumentError, match="shares memory"):
-        native.into(
-            [*gradients, shared[-ROWS * K * T - 1 :][:-1].view(ROWS, K, T)], *inputs, weights=None
-        )
+        native.into([*gradients, shared[-ROWS * K * T - 1 :][:-1].view(ROWS, K, T)], inputs, None)
     with pytest.raises(ArgumentError, match="shares memory"):
         native.from_outputs(
             *(lambda o: (o["outputs"], o["outputs"], o["target"], None))(outputs()),
@@ -368,7 +371,7 @@ def test_what_is_written_shares_no_memory():
 def test_tensors_whose_memory_was_given_back_are_refused(which):
     inputs = list(mixture().values())[:4]
     inputs[which].untyped_storage().resize_(0)
-    for call in (nll, kernels.weighted_nll, native.forward, torch.ops.condens.nll):
+    for call in (nll, loss, through_tuple(native.forward), torch.ops.condens.nll):
         with pytest.raises(ArgumentError, match="an address"):
             call(*inputs)
 
@@ -497,9 +500,9 @@ def test_any_view_is_read_and_its_gradient_written_where_it_belongs(view, dtype,
     made = mixture(130)
     inputs = [made[name].to(dtype) for name in ("target", "logits", "means", "factors")]
     inputs[which] = VIEWS[view](inputs[which])
-    for loss in (lambda *a: nll(*a).sum(), lambda *a: 130 * kernels.weighted_nll(*a)):
+    for function in (lambda *a: nll(*a).sum(), lambda *a: 130 * loss(*a)):
         leaves = [t.detach().requires_grad_() for t in inputs]
-        value = loss(*leaves)
+        value = function(*leaves)
         reference = [t.detach().double().requires_grad_() for t in inputs]
         expected = -log_prob(*reference).sum()
         assert_close(value.double(), expected, rtol=1e-5, atol=1e-5)
@@ -552,7 +555,7 @@ def test_sizes_around_every_block(level, dtype):
                 target, logits, means, factors, weights = made
                 for packed in (factors, factors[..., :d]):
                     inputs = (target, logits, means, bounded_scales(packed, d, 0.1))
-                    value, gradients = native.total(*inputs, weights=weights, to_target=True)
+                    value, gradients = native.total(inputs, weights=weights, to_target=True)
                     losses = -log_prob(*(t.double() for t in inputs))
                     exact = (losses * weights).sum().to(dtype)
                     assert_close(value, exact, rtol=1e-4, atol=1e-4)

@@ -4,8 +4,11 @@ For any batch shape, dtype and device; differentiable. The order of arguments is
 logits, means, factors, as far as a function takes them.
 """
 
-from condens.functional import implicit, losses, mixture, sampling, scores, univariate
-from condens.functional import missing as partial
+from condens.functional import implicit, losses, mixture, scores, univariate
+from condens.functional.fused import loss, nll
+from condens.functional.fused_linear import linear_loss
+from condens.functional.missing import partial_log_prob
+from condens.functional.sampling import rsample, sample
 from condens.functional.shapes import checked
 from condens.functional.triangular import (
     bounded_scales,
@@ -17,19 +20,16 @@ from condens.functional.triangular import (
     whiten,
 )
 
-# Checked here, at the door: what comes from a mixture's own methods has been.
+# Those that reach C check their arguments themselves; the others are checked here, at the door,
+# because the methods of a mixture call them with tensors that have been.
 cdf = checked(univariate.cdf, dimensions=1)
 component_log_prob = checked(mixture.component_log_prob)
 conditional_cdfs = checked(implicit.conditional_cdfs)
 crps = checked(scores.crps, dimensions=1)
 icdf = checked(univariate.icdf, dimensions=1)
 log_prob = checked(mixture.log_prob)
-nll = checked(losses.nll)
-partial_log_prob = checked(partial.partial_log_prob)
 report_printed_form = checked(losses.report_printed_form)
 responsibilities = checked(mixture.responsibilities)
-rsample = checked(sampling.rsample)
-sample = checked(sampling.sample)
 uniform_bound = checked(losses.uniform_bound)
 weighted_bound = checked(losses.weighted_bound)
 
@@ -40,8 +40,10 @@ __all__ = [
     "conditional_cdfs",
     "crps",
     "icdf",
+    "linear_loss",
     "log_determinant",
     "log_prob",
+    "loss",
     "nll",
     "pack",
     "packed_size",

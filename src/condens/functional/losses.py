@@ -1,4 +1,4 @@
-"""Losses per row: the exact negative log-likelihood and what bounds it.
+"""Upper bounds of the negative log-likelihood, per row, and the weighted sum over rows.
 
 Jensen's inequality gives two upper bounds of the negative log-likelihood. Their
 minimisers are not the mixture one wants: the weighted bound gives all weight to one
@@ -11,16 +11,17 @@ import math
 import torch
 from torch import Tensor
 
-from condens import kernels
 from condens.functional.mixture import component_log_prob, joint_log_prob
 
 
-def nll(target: Tensor, logits: Tensor, means: Tensor, factors: Tensor) -> Tensor:
-    """Return the exact, normalised negative log-likelihood, −log p(x), by the fast path.
+def weighted_sum(each: Tensor, weights: Tensor | None) -> Tensor:
+    """Return Σ weights · each over the rows, or their mean where weights is None.
 
-    That is `condens.kernels`. Shapes: → [...].
+    A row of weight zero takes no part, even if its value is infinite. Shapes: [b], [b] → [].
     """
-    return kernels.nll(target, logits, means, factors)
+    if weights is None:
+        return each.mean() if each.shape[0] else each.sum()
+    return torch.where(weights == 0, 0.0, weights * each).sum()
 
 
 def weighted_bound(target: Tensor, logits: Tensor, means: Tensor, factors: Tensor) -> Tensor:
@@ -44,7 +45,7 @@ def uniform_bound(target: Tensor, logits: Tensor, means: Tensor, factors: Tensor
 
 
 def report_printed_form(target: Tensor, logits: Tensor, means: Tensor, factors: Tensor) -> Tensor:
-    """Return −Σₖ (log πₖ + log pₖ(x)), which the report prints as a bound. It is none.
+    """Return −Σₖ (log πₖ + log pₖ(x)), which the report prints as a bound; it is not a bound.
 
     For two equal components with p = 6 it gives −2.197 where the negative
     log-likelihood is −1.792. It has the minimiser of `uniform_bound` and is kept for

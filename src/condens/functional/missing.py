@@ -7,16 +7,16 @@ import torch
 from torch import Tensor
 
 from condens.functional import mixture
+from condens.functional.fused import differentiable
 from condens.functional.normal import LOG_2PI
 from condens.functional.precision import widen
+from condens.functional.shapes import check_mixture
 from condens.functional.triangular import is_diagonal, triangularise, unpack, whiten
 from condens.kernels import native
-from condens.kernels.checks import check_broadcast
-from condens.kernels.choice import choose, watched
-from condens.kernels.passes import differentiable
+from condens.kernels.choice import choose, traced
 
 # How many numbers the triangles of a block of rows have.
-_BLOCK = 4_000_000
+_NUMBERS_PER_BLOCK = 4_000_000
 
 
 def partial_log_prob(target: Tensor, logits: Tensor, means: Tensor, factors: Tensor) -> Tensor:
@@ -34,16 +34,15 @@ def partial_log_prob(target: Tensor, logits: Tensor, means: Tensor, factors: Ten
     tensor(-1.0439)
     """
     rows, batch = _rows(target, logits, means, factors)
-    aside = watched(means) or torch._C._are_functorch_transforms_active()
-    if not aside and choose(means) is native:
+    if traced(means):
+        return _log_prob(*rows).reshape(batch)
+    if choose(means) is native:
         found: Tensor = _Native.apply(*rows)  # type: ignore[no-untyped-call]
         return found.reshape(batch)
-    if aside:
-        return _log_prob(*rows).reshape(batch)
-    # Complete rows need no triangle of their own. Those of the others are much memory.
+    # Complete rows need no new triangle. Those of the others take much memory.
     gaps = rows[0].isnan().any(-1)
     whole, rest = (~gaps).nonzero().flatten(), gaps.nonzero().flatten()
-    some = rest.split(max(1, _BLOCK // (means.shape[-2] * means.shape[-1] ** 2)))
+    some = rest.split(max(1, _NUMBERS_PER_BLOCK // (means.shape[-2] * means.shape[-1] ** 2)))
     parts = [mixture.log_prob(*(tensor[whole] for tensor in rows))]
     parts += [_log_prob(*(tensor[block] for tensor in rows)) for block in some]
     return torch.cat(parts)[torch.cat([whole, rest]).argsort()].reshape(batch)
@@ -53,12 +52,11 @@ def _rows(
     target: Tensor, logits: Tensor, means: Tensor, factors: Tensor
 ) -> tuple[list[Tensor], torch.Size]:
     """Return the tensors with one batch axis, and the shape it stands for."""
-    batch, components = check_broadcast(target, logits, means, factors), logits.shape[-1]
-    shapes = [target.shape[-1:], logits.shape[-1:]]
-    shapes += [torch.Size((components, tensor.shape[-1])) for tensor in (means, factors)]
-    tensors = zip((target, logits, means, factors), shapes, strict=True)
+    tensors = {"target": target, "logits": logits, "means": means, "factors": factors}
+    batch, event = check_mixture(tensors), (1, 1, 2, 2)
     count = math.prod(batch)  # Size.numel would make a number of a symbol
-    return [t.expand(*batch, *own).reshape(count, *own) for t, own in tensors], batch
+    rows = zip(mixture.expand_batch(tuple(tensors.values()), event), event, strict=True)
+    return [tensor.reshape(count, *tensor.shape[-axes:]) for tensor, axes in rows], batch
 
 
 def _log_prob(target: Tensor, logits: Tensor, means: Tensor, factors: Tensor) -> Tensor:
@@ -97,7 +95,7 @@ class _Native(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, *inputs: Tensor) -> Tensor:
-        value, made = native.partial(*inputs, gradients=any(ctx.needs_input_grad))
+        value, made = native.partial(inputs, gradients=any(ctx.needs_input_grad))
         ctx.save_for_backward(*inputs, *made)
         return value.to(inputs[2].dtype)
 

@@ -9,14 +9,18 @@ from torch import Generator, Tensor
 
 from condens.errors import KindError
 from condens.functional.implicit import attach_gradient
+from condens.functional.mixture import broadcast
 from condens.functional.precision import widen
+from condens.functional.shapes import check_mixture
 from condens.functional.triangular import unwhiten
 from condens.kernels import native
-from condens.kernels.checks import check_broadcast, check_count, check_draws
-from condens.kernels.choice import choose, watched
+from condens.kernels.checks import check_draws
+from condens.kernels.choice import choose, traced, watched
+from condens.scalars import as_whole
 
-BLOCK = 32  # draws that share a factor
-CHUNK = 2**19  # numbers of factors and noise in work at a time: what a cache holds
+DRAWS_PER_BLOCK = 32  # that share a factor
+NUMBERS_PER_CHUNK = 2**19  # of factors and noise, as many as a cache holds
+MAX_NUMBERS = 2**48  # in a result: beyond any memory
 
 
 def sample(
@@ -31,7 +35,8 @@ def sample(
 
     Carries no gradient: `rsample` does. Shapes: → `[*shape, *batch, D]`.
     """
-    logits, means, factors = (t.detach() for t in _parameters(logits, means, factors))
+    check_mixture({"logits": logits, "means": means, "factors": factors})
+    logits, means, factors = (t.detach() for t in broadcast(logits, means, factors))
     cumulative, uniform, noise = randomness(logits, means, _counts(shape, means), generator)
     draws = _draw(*_in_rows(noise, uniform, cumulative, means, factors))
     return draws.reshape(*shape, *logits.shape[:-1], means.shape[-1])
@@ -54,31 +59,14 @@ def rsample(
 
     Shapes: → `[*shape, *batch, D]`.
     """
-    logits, means, factors = _parameters(logits, means, factors)
+    check_mixture({"logits": logits, "means": means, "factors": factors})
+    logits, means, factors = broadcast(logits, means, factors)
     cumulative, uniform, noise = randomness(logits, means, _counts(shape, means), generator)
     # In double: the density at a draw rounded to float32 is another one.
     wide = widen(noise, means.detach(), factors.detach())
     draws = _draw(*_in_rows(wide[0], uniform, cumulative, *wide[1:]))
     draws = draws.reshape(*shape, *logits.shape[:-1], means.shape[-1])
     return attach_gradient(draws, torch.zeros_like(draws), logits, means, factors)
-
-
-def _parameters(logits: Tensor, means: Tensor, factors: Tensor) -> tuple[Tensor, ...]:
-    """Return the parameters expanded to one batch shape and number of components."""
-    batch = check_broadcast(None, logits, means, factors)
-    if not means.is_floating_point():
-        raise KindError(
-            "means",
-            got=f"is {means.dtype}",
-            expected="a floating dtype was expected, which the draws get",
-            fix="Convert it: means.float().",
-        )
-    components = logits.shape[-1]
-    return (
-        logits.expand(*batch, components),
-        means.expand(*batch, components, means.shape[-1]),
-        factors.expand(*batch, components, factors.shape[-1]),
-    )
 
 
 def _counts(shape: Sequence[int], means: Tensor) -> Sequence[int]:
@@ -92,8 +80,9 @@ def _counts(shape: Sequence[int], means: Tensor) -> Sequence[int]:
             expected="the numbers of draws along every axis were expected",
             fix="Pass a tuple, such as (1000,).",
         )
-    numbers = math.prod(check_count("shape", count, 0) for count in shape)
-    check_count("shape", numbers * means.numel(), 0)
+    fix = "Pass the number of draws along every axis; ask for fewer at a time if they are many."
+    numbers = math.prod(as_whole("shape", count, 0, MAX_NUMBERS, fix=fix) for count in shape)
+    as_whole("shape", numbers * means.numel(), 0, MAX_NUMBERS, fix=fix)
     return shape
 
 
@@ -190,12 +179,12 @@ def _solve(
     [B, K, T] → [S·B, D].
     """
     components, dimensions = means.shape[-2:]
-    width = max(1, min(BLOCK, len(noise) // components))
+    width = max(1, min(DRAWS_PER_BLOCK, len(noise) // components))
     rows = noise.flatten(0, 1)
     order, chosen, start, stop = _blocks(_cells(uniform, cumulative), cumulative.numel(), width)
     lanes = torch.arange(width, device=noise.device)
     solved = rows.new_empty(len(rows) + 1, dimensions)
-    size = max(1, CHUNK // (dimensions * (dimensions + width)))
+    size = max(1, NUMBERS_PER_CHUNK // (dimensions * (dimensions + width)))
     for first in range(0, len(chosen), size):
         part = slice(first, first + size)
         place = start[part, None] + lanes
@@ -272,8 +261,7 @@ def from_latent(latent: Tensor, means: Tensor, factors: Tensor) -> Tensor:
     dtype = torch.result_type(latent, means)
     differentiated = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
     alike = all(t.dtype is dtype and t.device == means.device for t in tensors)
-    aside = watched(means) or torch._C._are_functorch_transforms_active()
-    if differentiated or aside or not alike or choose(means) is not native:
+    if differentiated or traced(means) or not alike or choose(means) is not native:
         wide_latent, wide_means, wide_factors = widen(*tensors)
         return (wide_means + unwhiten(wide_latent, wide_factors)).to(dtype)
     draws = latent.expand_as(means).clone(memory_format=torch.contiguous_format)

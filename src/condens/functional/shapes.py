@@ -1,4 +1,4 @@
-"""The sizes that the tensors of one mixture share, and functions that check them."""
+"""Checks of the shapes that the tensors of a mixture share."""
 
 import inspect
 from collections.abc import Callable, Mapping
@@ -9,10 +9,17 @@ import torch
 from torch import Tensor
 
 from condens.errors import KindError, ShapeError
-from condens.functional.triangular import is_diagonal
+from condens.kernels.checks import check_device, check_strided
+from condens.kernels.packing import is_diagonal
 
 # Axes of one mixture; those in front are the batch's and broadcast.
-AXES: Mapping[str, str] = {"logits": "K", "means": "K, D", "factors": "K, T"}
+AXES: Mapping[str, str] = {
+    "target": "D",
+    "probability": "",
+    "logits": "K",
+    "means": "K, D",
+    "factors": "K, T",
+}
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -28,30 +35,34 @@ def checked(function: Callable[P, R], *, dimensions: int | None = None) -> Calla
 
     @wraps(function)
     def door(*args: P.args, **options: P.kwargs) -> R:
-        _check({**dict(zip(names, args, strict=False)), **options}, dimensions)
+        given = {**dict(zip(names, args, strict=False)), **options}
+        tensors: dict[str, Any] = {name: given[name] for name in AXES if name in given}
+        if {"means", "factors"} <= tensors.keys():  # else the call itself names what it lacks
+            check_mixture(tensors, dimensions)
         return function(*args, **options)
 
     return door
 
 
-def _check(given: Mapping[str, Any], dimensions: int | None) -> None:
-    own = {name: axes for name, axes in AXES.items() if name in given}
-    asked = next((name for name in ("target", "probability") if name in given), None)
-    for name in own if asked is None else (asked, *own):
-        if not isinstance(given[name], Tensor) or not given[name].is_floating_point():
+def check_mixture(tensors: Mapping[str, Tensor], dimensions: int | None = None) -> torch.Size:
+    """Return the batch shape of a mixture's tensors, or raise a named error.
+
+    They are means and factors, and any others of `AXES`.
+    """
+    for name, tensor in tensors.items():
+        check_strided(name, tensor)
+        if not tensor.is_floating_point():
             raise KindError(
                 name,
-                got=f"is {getattr(given[name], 'dtype', type(given[name]).__name__)}",
-                expected="a tensor of real numbers was expected",
-                fix="Convert it; mixtures take arrays too.",
+                got=f"is {tensor.dtype}",
+                expected="real numbers were expected",
+                fix=f"Convert it: {name}.float().",
             )
-    if not {"means", "factors"} <= set(own):
-        return  # the call itself says what is missing
-    means, factors = given["means"], given["factors"]
-    if means.dim() < 2 or not _alike(given, means.shape):
-        check_sizes(given, own)
-        _check_asked(asked, given, means.shape[-1], check_batch(given, own))
-    is_diagonal(factors, means.shape[-1])
+    means, axes = tensors["means"], {name: AXES[name] for name in tensors}
+    for name, tensor in tensors.items():
+        check_device(name, tensor, means)
+    check_sizes(tensors, axes)
+    is_diagonal(tensors["factors"], means.shape[-1])
     if dimensions is not None and means.shape[-1] != dimensions:
         raise ShapeError(
             "means",
@@ -59,43 +70,7 @@ def _check(given: Mapping[str, Any], dimensions: int | None) -> None:
             expected=f"{dimensions} was expected",
             fix="Take a marginal first.",
         )
-
-
-def _alike(given: Mapping[str, Any], shape: torch.Size) -> bool:
-    """Tell whether nothing needs to be broadcast: the usual case, told in no time."""
-    batch, components, dimensions = shape[:-2], shape[-2], shape[-1]
-    return (
-        components * dimensions > 0
-        and given["factors"].shape[:-1] == shape[:-1]
-        and ("logits" not in given or given["logits"].shape == shape[:-1])
-        and ("target" not in given or given["target"].shape == (*batch, dimensions))
-        and ("probability" not in given or given["probability"].shape == batch)
-    )
-
-
-def _check_asked(
-    name: str | None, given: Mapping[str, Any], dimensions: int, batch: torch.Size
-) -> None:
-    """Check that a target [..., D], or a probability [...], broadcasts against the batch."""
-    if name is None:
-        return
-    shape: torch.Size = given[name].shape
-    if name == "target" and shape[-1:] != (dimensions,):
-        raise ShapeError(
-            name,
-            got=f"has shape {list(shape)}",
-            expected=f"means has {dimensions} dimension(s)",
-            fix="Give its last axis as many.",
-        )
-    try:
-        torch.broadcast_shapes(batch, shape[:-1] if name == "target" else shape)
-    except RuntimeError:
-        raise ShapeError(
-            name,
-            got=f"has shape {list(shape)}",
-            expected=f"its leading axes must broadcast against the batch shape {list(batch)}",
-            fix="Put further axes in front, and give each batch axis its size or 1.",
-        ) from None
+    return check_batch(tensors, axes)
 
 
 def check_sizes(tensors: Mapping[str, Tensor], axes: Mapping[str, str]) -> None:
@@ -131,17 +106,20 @@ def check_sizes(tensors: Mapping[str, Tensor], axes: Mapping[str, str]) -> None:
 
 def check_batch(tensors: Mapping[str, Tensor], axes: Mapping[str, str]) -> torch.Size:
     """Check that the axes before those of one mixture broadcast; return the batch shape."""
-    leading = [tensors[name].shape[: -len(event.split())] for name, event in axes.items()]
+    leading = [
+        tensors[name].shape[: tensors[name].dim() - len(event.split())]
+        for name, event in axes.items()
+    ]
+    if all(shape == leading[0] for shape in leading):  # broadcast_shapes takes its time
+        return leading[0]
     try:
         return torch.broadcast_shapes(*leading)
     except RuntimeError:
-        came = f"have shapes {', '.join(str(list(tensor.shape)) for tensor in tensors.values())}"
-        expected = "their leading (batch) axes must broadcast"
         *others, last = tensors
         raise ShapeError(
             f"{', '.join(others)} and {last}",
-            got=came,
-            expected=expected,
+            got=f"have shapes {', '.join(str(list(t.shape)) for t in tensors.values())}",
+            expected="their leading (batch) axes must broadcast",
             fix="Make the axes before K equal, or one.",
         ) from None
 

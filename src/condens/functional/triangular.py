@@ -13,33 +13,10 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from condens.errors import ArgumentError, ShapeError
+from condens.errors import ArgumentError
 from condens.functional.precision import widen
-
-
-def packed_size(dimensions: int) -> int:
-    """Return D(D+1)/2, the length of a full packed factor.
-
-    >>> [packed_size(d) for d in (1, 2, 3)]
-    [1, 3, 6]
-    """
-    return dimensions * (dimensions + 1) // 2
-
-
-def is_diagonal(factors: Tensor, dimensions: int) -> bool:
-    """Tell whether packed factors hold log-diagonals only."""
-    if factors.shape[-1] == dimensions:
-        return True
-    if factors.shape[-1] == packed_size(dimensions):
-        return False
-    raise ShapeError(
-        "factors",
-        got=f"has {factors.shape[-1]} numbers for each component",
-        expected=f"{dimensions} dimensions need {packed_size(dimensions)} (full: "
-        "log-diagonals, then "
-        f"the strict upper triangle row by row) or {dimensions} (diagonal)",
-        fix="Make the last axis of factors one of these, or check the last axis of means.",
-    )
+from condens.kernels.packing import is_diagonal as is_diagonal
+from condens.kernels.packing import packed_size as packed_size
 
 
 def _packing(dimensions: int, device: torch.device) -> Tensor:

@@ -1,15 +1,13 @@
-"""The negative log-likelihood and its gradient, fused: what training runs.
+"""Fused loss and draws on raw tensors, in two interchangeable implementations.
 
-Two interchangeable implementations, with the answers of `condens.functional.log_prob`:
-*native*, in C, for float32 and float64 on a CPU, whose sums are in double precision; and
-*eager*, in plain torch, for any device, whose sums have the precision of the tensors. The
-environment variable CONDENS_KERNEL forces one of `native`, `eager` and `reference`. Large
-buffers are kept for the next call; `release` gives them back.
+*native*, in C, serves float32 and float64 on the CPU and sums in double precision; *eager*, in
+plain torch, serves any device and sums in the precision of the tensors. Both give the answers of
+`condens.functional.log_prob`. The environment variable CONDENS_KERNEL forces one of `native`,
+`eager` and `reference`, which is plain autograd. Large buffers are kept for the next call;
+`release` frees them.
 """
 
 from condens.kernels.choice import active
-from condens.kernels.dispatch import nll, weighted_nll
-from condens.kernels.head import linear_nll
 from condens.kernels.memory import release
 
-__all__ = ["active", "linear_nll", "nll", "release", "weighted_nll"]
+__all__ = ["active", "release"]

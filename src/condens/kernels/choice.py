@@ -1,4 +1,4 @@
-"""Which implementation runs."""
+"""The choice of an implementation."""
 
 import os
 import warnings
@@ -7,12 +7,12 @@ from types import ModuleType
 import torch
 from torch import Tensor
 
-from condens.errors import ArgumentError
+from condens.errors import ArgumentError, KernelWarning
 from condens.kernels import eager, native
 
 VARIABLE = "CONDENS_KERNEL"
 _CHOICES: dict[str, ModuleType | None] = {"native": native, "eager": eager, "reference": None}
-_told = False
+_warned = False
 
 
 def active() -> str:
@@ -41,14 +41,14 @@ def choose(target: Tensor) -> ModuleType | None:
         module = _CHOICES[forced]
         return module if module is None or module.serves(target) else None
     if native.serves(target):
-        if native.alone and not _told and torch.get_num_threads() > 1:
-            _tell(
+        if native.single_threaded and torch.get_num_threads() > 1:
+            _warn_once(
                 "condens' native kernel was built without OpenMP and runs on one thread; install "
                 "a compiler that has it and reinstall."
             )
         return native
-    if native.missing and target.is_cpu and not _told:
-        _tell(
+    if native.missing and target.is_cpu:
+        _warn_once(
             f"condens runs without its native kernel ({native.missing}); results are the "
             f"same, training is slower. Install a C compiler and reinstall, or set "
             f"{VARIABLE}=eager to choose this."
@@ -57,7 +57,7 @@ def choose(target: Tensor) -> ModuleType | None:
 
 
 def watched(tensor: Tensor) -> bool:
-    """Tell whether torch must see operators, because it compiles, exports, traces or pretends."""
+    """Tell whether torch must see operators: it compiles, exports, traces or uses fake tensors."""
     return (
         torch.compiler.is_compiling()
         or torch._C._get_tracing_state() is not None
@@ -66,7 +66,13 @@ def watched(tensor: Tensor) -> bool:
     )
 
 
-def _tell(text: str) -> None:
-    global _told
-    _told = True
-    warnings.warn(text, stacklevel=4)
+def traced(tensor: Tensor) -> bool:
+    """Tell whether torch must see plain operators: it is `watched`, or under torch.func."""
+    return watched(tensor) or torch._C._are_functorch_transforms_active()
+
+
+def _warn_once(text: str) -> None:
+    global _warned
+    if not _warned:
+        _warned = True
+        warnings.warn(text, KernelWarning, stacklevel=4)

@@ -1,9 +1,9 @@
 """The kernel in plain torch, batch-last, with the analytic gradient; for any device.
 
 Every operation runs over contiguous lines of the batch: no gather, no scatter, no dense
-D×D. The factors are read in the forward pass only; their gradient needs d, z and r. What is
-beyond the precision of the sums, in the loss or its gradients, comes out as a loss that is
-infinite or NaN, for the caller to see.
+D×D. The factors are read in the forward pass only; their gradient needs d, z and r. Where the
+loss or its gradients exceed the precision of the sums, the loss is infinite or NaN, so that
+the caller can tell.
 """
 
 from collections.abc import Sequence
@@ -16,12 +16,12 @@ from torch import Tensor
 class _State(NamedTuple):
     """What the gradients are made of: [D, K, b], but the last two [K, b]."""
 
-    difference: Tensor
-    latent: Tensor
-    pulled: Tensor
-    own: Tensor
-    share: Tensor
-    prior: Tensor
+    difference: Tensor  # d = x − μ
+    latent: Tensor  # z = Ūd
+    pulled: Tensor  # Ūᵀz
+    diagonal: Tensor  # the part of z that the diagonal of Ū contributes
+    responsibility: Tensor  # r
+    prior: Tensor  # π
 
 
 def serves(target: Tensor) -> bool:
@@ -29,7 +29,7 @@ def serves(target: Tensor) -> bool:
     return target.dtype in (torch.float32, torch.float64)
 
 
-def forward(*inputs: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
+def forward(inputs: Sequence[Tensor]) -> tuple[Tensor, tuple[Tensor, ...]]:
     """Return the loss of each row, and what `backward` needs besides the inputs."""
     target, logits, means, factors = inputs
     dimensions, packed = means.shape[-1], factors.shape[-1]
@@ -37,10 +37,10 @@ def forward(*inputs: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
     diagonal = upper[:dimensions]
     difference = target.T.unsqueeze(1) - means.permute(2, 1, 0).contiguous()
     scale = diagonal.exp()
-    latent = own = scale * difference
+    latent = on_diagonal = scale * difference
     strict = packed > dimensions
     if strict:
-        latent = own.clone()
+        latent = on_diagonal.clone()
         rows = upper[dimensions:].split(list(range(dimensions - 1, 0, -1)))
         for m, row in enumerate(rows):
             if m == dimensions - 2:
@@ -54,32 +54,32 @@ def forward(*inputs: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
     log_prior = torch.log_softmax(logits.T.contiguous(), 0)
     joint = log_prior.add((latent * latent).sum(0), alpha=-0.5).add_(diagonal.sum(0))
     top = joint.amax(0)
-    share = joint.sub_(top).exp_()
-    whole = share.sum(0)
-    share /= whole
-    # Less would make numbers without full digits, which slow whatever reads them.
-    torch.threshold_(share, torch.finfo(share.dtype).tiny * 2.0**32, 0.0)
+    r = joint.sub_(top).exp_()
+    whole = r.sum(0)
+    r /= whole
+    # Smaller ones would make subnormal gradients, which slow down whatever reads them.
+    torch.threshold_(r, torch.finfo(r.dtype).tiny * 2.0**32, 0.0)
     loss = whole.log_().add_(top).neg_().add_(0.91893853320467274178 * dimensions)
-    # NaN where a gradient would be: without a share, 0 · ∞.
-    for part in (difference, pulled, latent * own):
+    # NaN where a gradient would be: 0 · ∞ where r = 0.
+    for part in (difference, pulled, latent * on_diagonal):
         loss.add_(part.sum((0, 1)).mul_(0.0))
-    return loss, _State(difference, latent, pulled, own, share, log_prior.exp_())
+    return loss, _State(difference, latent, pulled, on_diagonal, r, log_prior.exp_())
 
 
 def backward(
     inputs: Sequence[Tensor], state: tuple[Tensor, ...], weights: Tensor, to_target: bool
 ) -> tuple[Tensor | None, ...]:
     """Return the gradients of Σ weights · loss."""
-    difference, latent, pulled, own, share, prior = state
+    difference, latent, pulled, on_diagonal, r, prior = state
     dimensions, packed = difference.shape[0], inputs[3].shape[-1]
-    share = weights * share
-    to_logits = torch.sub(weights * prior, share)
-    pull = share * pulled
-    gradient = difference.new_empty(packed, *share.shape)
-    weighted = share * latent
+    r = weights * r
+    to_logits = torch.sub(weights * prior, r)
+    pull = r * pulled
+    gradient = difference.new_empty(packed, *r.shape)
+    weighted = r * latent
     diagonal = gradient[:dimensions]
-    torch.mul(weighted, own, out=diagonal)
-    diagonal -= share
+    torch.mul(weighted, on_diagonal, out=diagonal)
+    diagonal -= r
     start = dimensions
     for m in range(dimensions - 1 if packed > dimensions else 0):
         stop = start + dimensions - 1 - m
@@ -94,10 +94,10 @@ def backward(
 
 
 def total(
-    *inputs: Tensor, weights: Tensor | None, to_target: bool
+    inputs: Sequence[Tensor], *, weights: Tensor | None, to_target: bool
 ) -> tuple[Tensor, tuple[Tensor | None, ...]]:
     """Return Σ weights · loss and its gradients; the mean where weights is None."""
-    loss, state = forward(*inputs)
+    loss, state = forward(inputs)
     if weights is None:
         weights = loss.new_full((), 1 / max(loss.shape[0], 1))
         return loss.sum() * weights, backward(inputs, state, weights, to_target)

@@ -1,24 +1,24 @@
 """Large buffers that are used again.
 
-The allocator gives blocks of many megabytes back to the system when they are freed, and
-the next step pays for every page anew: several times what the arithmetic costs. Here the
-last such blocks are kept, in large pages where the system has them.
+The allocator gives blocks of many megabytes back to the system when they are freed, and the next
+step pays for every page anew: for a loss of 32768 rows that doubles the time. Here the last such
+blocks are kept.
 """
 
 import math
 import mmap
 import sys
 from collections.abc import Sequence
-from contextlib import suppress
 from threading import Lock
 
 import torch
 from torch import Tensor
 
 # Smaller tensors are the allocator's business; larger blocks are not kept.
-SMALLEST, LARGEST = 1 << 20, 1 << 29
-_PAGE = 1 << 21
-_KEPT = 2
+MIN_BYTES, MAX_BYTES = 1 << 20, 1 << 29
+_PAGE_BYTES = 1 << 21
+# One for each gradient of a loss: target, logits, means and factors.
+_BLOCKS_KEPT = 4
 
 _blocks: list[mmap.mmap] = []
 _lock = Lock()
@@ -33,7 +33,7 @@ def scratch(shape: Sequence[int], like: Tensor, stride: Sequence[int] | None = N
         stride = [math.prod(shape[axis + 1 :]) for axis in range(len(shape))]
     numbers = span(shape, stride)
     size = numbers * like.element_size()
-    if not like.is_cpu or not SMALLEST <= size <= LARGEST:
+    if not like.is_cpu or not MIN_BYTES <= size <= MAX_BYTES:
         return like.new_empty_strided(shape, stride)
     flat = torch.frombuffer(_block(size), dtype=like.dtype, count=numbers)
     return flat.as_strided(shape, stride)
@@ -54,20 +54,12 @@ def _block(size: int) -> mmap.mmap:
     """Return a block that no tensor refers to, or a new one."""
     with _lock:
         for i in range(len(_blocks)):
-            # Known to the list and to the call that counts.
+            # Two references: the list's, and that of the call which counts.
             if size <= len(_blocks[i]) <= 2 * size and sys.getrefcount(_blocks[i]) == 2:
                 _blocks.append(_blocks.pop(i))
                 return _blocks[-1]
-        _blocks.append(_new_block(-(-size // _PAGE) * _PAGE))
-        del _blocks[:-_KEPT]
+        # Private: a forked process gets copies.
+        private = {} if sys.platform == "win32" else {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANON}
+        _blocks.append(mmap.mmap(-1, -(-size // _PAGE_BYTES) * _PAGE_BYTES, **private))
+        del _blocks[:-_BLOCKS_KEPT]
         return _blocks[-1]
-
-
-def _new_block(size: int) -> mmap.mmap:
-    if sys.platform == "win32":
-        return mmap.mmap(-1, size)
-    block = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    if sys.platform == "linux":
-        with suppress(OSError):  # a kernel built without large pages
-            block.madvise(mmap.MADV_HUGEPAGE)
-    return block

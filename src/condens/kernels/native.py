@@ -1,8 +1,8 @@
 """The native kernel, called with addresses and strides.
 
-What is below this module cannot know how large a tensor is. So whatever these functions are
-called with they check, and they write to tensors of their own, or to such as they have found
-to be of the right shape and apart from all others.
+C cannot know how large a tensor is. These functions check whatever they are called with, unless
+it comes as `Rows`, which have been checked; and they write to tensors that they allocate, or that
+they have found to have the right shape and to overlap no other.
 """
 
 import importlib
@@ -15,7 +15,14 @@ from torch import Tensor
 
 from condens.errors import ArgumentError, KindError
 from condens.kernels import memory
-from condens.kernels.checks import check, check_draws, check_mixture, check_strided, draws_fit, fits
+from condens.kernels.checks import (
+    Rows,
+    as_rows,
+    check,
+    check_draws,
+    check_kind,
+    check_strided,
+)
 
 
 def _load() -> tuple[ModuleType | None, str]:
@@ -27,15 +34,14 @@ def _load() -> tuple[ModuleType | None, str]:
 
 _module, missing = _load()
 _DOUBLE = torch.empty(0, dtype=torch.float64, device="cpu")
-_NAMES = ("target", "logits", "means", "factors")
-alone = _module is not None and not _module.openmp
+single_threaded = _module is not None and not _module.openmp
 
 
 def describe() -> str:
     """Say which instructions the kernel uses, or why there is none."""
     if _module is None:
         return f"not available: {missing}"
-    threads = "one thread: built without OpenMP" if alone else "OpenMP"
+    threads = "one thread: built without OpenMP" if single_threaded else "OpenMP"
     return f"{_module.level()}, {threads}"
 
 
@@ -48,14 +54,14 @@ def serves(target: Tensor) -> bool:
     )
 
 
-def forward(*inputs: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
+def forward(inputs: Sequence[Tensor]) -> tuple[Tensor, tuple[Tensor, ...]]:
     """Return the loss of each row, and what `backward` needs besides the inputs: nothing.
 
     Reading the factors a second time costs less than writing and reading what would spare it.
     """
-    sizes, inputs = _mixture(inputs)
-    loss = inputs[0].new_empty(sizes[0])
-    _run(sizes, inputs, loss)
+    rows = _readable_rows(inputs)
+    loss = rows.target.new_empty(rows.target.shape[0])
+    _run(rows, loss)
     return loss, ()
 
 
@@ -63,30 +69,33 @@ def backward(
     inputs: Sequence[Tensor], _state: tuple[Tensor, ...], weights: Tensor, to_target: bool
 ) -> tuple[Tensor | None, ...]:
     """Return the gradients of Σ weights · loss."""
-    return total(*inputs, weights=weights, to_target=to_target)[1]
+    return total(inputs, weights=weights, to_target=to_target)[1]
 
 
 def total(
-    *inputs: Tensor, weights: Tensor | None, to_target: bool
+    inputs: Sequence[Tensor], *, weights: Tensor | None, to_target: bool
 ) -> tuple[Tensor, tuple[Tensor | None, ...]]:
     """Return Σ weights · loss and its gradients, in one pass; the mean where weights is None."""
-    sizes, inputs = _mixture(inputs)
     # Gradients are written with the strides of what they are gradients of.
-    inputs = tuple(t if t.is_contiguous() or _compact(t) else t.contiguous() for t in inputs)
-    target, *others = inputs
+    rows = Rows(
+        *(t if t.is_contiguous() or _compact(t) else t.contiguous() for t in _readable_rows(inputs))
+    )
+    target, *others = rows
     made = (_like(target) if to_target else None, *map(_like, others))
     value = target.new_empty(())
-    _run(sizes, inputs, target.new_empty(sizes[0]), value, made, _weights(weights, target))
+    _run(rows, target.new_empty(target.shape[0]), value, made, _weights(weights, target))
     return value, made
 
 
-def into(gradients: Sequence[Tensor | None], *inputs: Tensor, weights: Tensor | None) -> Tensor:
+def into(
+    gradients: Sequence[Tensor | None], inputs: Sequence[Tensor], weights: Tensor | None
+) -> Tensor:
     """Return Σ weights · loss; write the gradients, which have the inputs' shapes and strides.
 
     That of the target may be None.
     """
-    sizes, read = _mixture(inputs)
-    for name, to, of in zip(_NAMES, gradients, read, strict=True):
+    rows = _readable_rows(inputs)
+    for name, to, of in zip(Rows._fields, gradients, rows, strict=True):
         if to is None and name == "target":
             continue
         gradient = f"the gradient of {name}"
@@ -99,9 +108,8 @@ def into(gradients: Sequence[Tensor | None], *inputs: Tensor, weights: Tensor | 
                 expected=f"{name} has {of.stride()}",
                 fix="Make both contiguous.",
             )
-    value = read[0].new_empty(())
-    loss = read[0].new_empty(sizes[0])
-    _run(sizes, read, loss, value, gradients, _weights(weights, read[0]))
+    value, loss = rows.target.new_empty(()), rows.target.new_empty(rows.target.shape[0])
+    _run(rows, loss, value, gradients, _weights(weights, rows.target))
     return value
 
 
@@ -115,11 +123,11 @@ def from_outputs(
     floor: float,
     ceiling: float,
 ) -> Tensor:
-    """Return Σ weights · loss of what a linear layer put out; write its gradient to `pulled`.
+    """Return Σ weights · loss of a linear layer's outputs; write their gradient to `pulled`.
 
-    Without a view of any part: for small mixtures, making views takes longer than the rest.
+    No part is viewed as a tensor: for small mixtures, making views takes longer than the rest.
     Shapes: outputs and pulled [P, b]: K logits, K×D means and K×T factors; target and
-    to_target [b, D]; what is written is contiguous, and outputs are. Sizes (K, D, T).
+    to_target [b, D]; all but the target contiguous. Sizes (K, D, T).
     """
     check_strided("target", target, 2)
     _check_served(target)
@@ -154,26 +162,27 @@ def from_outputs(
 
 
 def partial(
-    *inputs: Tensor, weights: Tensor | None = None, gradients: bool
+    inputs: Sequence[Tensor], *, weights: Tensor | None = None, gradients: bool
 ) -> tuple[Tensor, tuple[Tensor, ...]]:
     """Return weights · log density of the entries that are not NaN [R], and gradients if wanted.
 
     Shapes: target [R, D], logits [R, K], means [R, K, D], factors [R, K, T], weights [R], in
     any dtype; all results are in double precision.
     """
-    for name, tensor in zip(_NAMES, inputs, strict=True):
+    for name, tensor in zip(Rows._fields, inputs, strict=True):
         check_strided(name, tensor)
-    sizes, wide = _mixture([tensor.double().contiguous() for tensor in inputs])
+    wide = _readable_rows([tensor.double().contiguous() for tensor in inputs])
     if weights is not None:
         check_strided("weights", weights)
-        weights = _weights(weights.double().contiguous(), wide[0])
-    value = wide[0].new_empty(sizes[0])
+        weights = _weights(weights.double().contiguous(), wide.target)
+    value = wide.target.new_empty(wide.target.shape[0])
     made = tuple(torch.empty_like(tensor) for tensor in wide) if gradients else ()
     _native(
         "partial",
         float(torch.finfo(inputs[2].dtype).max ** 0.5),
-        1 if alone else torch.get_num_threads(),
-        *sizes,
+        1 if single_threaded else torch.get_num_threads(),
+        *wide.means.shape,
+        wide.factors.shape[2],
         *(tensor.data_ptr() for tensor in wide),
         0 if weights is None else weights.data_ptr(),
         *(tensor.data_ptr() for tensor in (value, *made)),
@@ -183,10 +192,10 @@ def partial(
 
 
 def partial_total(
-    *inputs: Tensor, weights: Tensor, to_target: bool
+    inputs: Sequence[Tensor], *, weights: Tensor, to_target: bool
 ) -> tuple[Tensor, tuple[Tensor | None, ...]]:
-    """Return what `total` does for rows of which NaN entries were not observed."""
-    value, made = partial(*inputs, weights=-weights, gradients=True)
+    """Return what `total` does, for rows of which NaN entries were not observed."""
+    value, made = partial(inputs, weights=-weights, gradients=True)
     return value.sum(), (made[0] if to_target else None, *made[1:])
 
 
@@ -198,17 +207,20 @@ def draw(
     Shapes: noise [S, B, D], uniform [S, B] and cumulative weights [B, K] in double, all
     contiguous; means [B, K, D], factors [B, K, T].
     """
-    if not draws_fit(noise, uniform, cumulative, means, factors):
-        check_draws(noise, uniform, cumulative, means, factors)
-        check((("means", means, means.shape), ("factors", factors, factors.shape)), noise)
-        check((("uniform", uniform, uniform.shape),), _DOUBLE)
+    check_draws(noise, uniform, cumulative, means, factors)
+    for name, tensor, like in (
+        ("means", means, noise),
+        ("factors", factors, noise),
+        ("cumulative", cumulative, _DOUBLE),
+    ):
+        check_kind(name, tensor, like)
     _check_served(noise)
     _check_contiguous(noise=noise, uniform=uniform, cumulative=cumulative)
     means, factors = _readable(means), _readable(factors)
     _native(
         "sample",
         noise.dtype is torch.float64,
-        1 if alone else torch.get_num_threads(),
+        1 if single_threaded else torch.get_num_threads(),
         noise.shape[0],
         *means.shape,
         factors.shape[2],
@@ -223,16 +235,15 @@ def draw(
 
 
 def _run(
-    sizes: tuple[int, int, int, int],
-    inputs: Sequence[Tensor],
+    rows: Rows,
     loss: Tensor,
     value: Tensor | None = None,
     gradients: Sequence[Tensor | None] = (None,) * 4,
     weights: Tensor | None = None,
 ) -> None:
-    target, logits, means, factors = inputs
+    target, logits, means, factors = rows
     _call(
-        sizes,
+        (*means.shape, factors.shape[2]),
         (target.data_ptr(), logits.data_ptr(), means.data_ptr(), factors.data_ptr()),
         (*target.stride(), *logits.stride(), *means.stride(), *factors.stride()),
         loss,
@@ -259,7 +270,7 @@ def _call(
         floor,
         tightness,
         loss.dtype is torch.float64,
-        1 if alone else torch.get_num_threads(),
+        1 if single_threaded else torch.get_num_threads(),
         *sizes,
         *addresses,
         0 if weights is None else weights.data_ptr(),
@@ -272,26 +283,23 @@ def _call(
 
 
 def _native(name: str, *numbers: float) -> None:
-    """Call a function of the extension; what it refuses in turn gets an error of ours."""
+    """Call a function of the extension; raise its refusals as errors of condens."""
     try:
         getattr(_module, name)(*numbers)
     except (ValueError, OverflowError) as error:
         raise ArgumentError(*error.args) from None
 
 
-def _mixture(inputs: Sequence[Tensor]) -> tuple[tuple[int, int, int, int], tuple[Tensor, ...]]:
-    """Return the sizes (b, K, D, T) of checked inputs, and the inputs as C can read them."""
-    target, logits, means, factors = inputs
-    if not fits(target, logits, means, factors, 1):
-        check_mixture(target, logits, means, factors)
+def _readable_rows(inputs: Sequence[Tensor]) -> Rows:
+    """Return checked inputs as C can read them."""
+    rows = inputs if isinstance(inputs, Rows) else as_rows(*inputs)
+    target, logits, means, factors = rows
     _check_served(target)
-    rows, components, dimensions = means.shape
-    sizes = rows, components, dimensions, factors.shape[2]
     start = target.data_ptr() | logits.data_ptr() | means.data_ptr() | factors.data_ptr()
     negated = target.is_neg() or logits.is_neg() or means.is_neg() or factors.is_neg()
     if negated or start % target.element_size():
-        inputs = [_readable(tensor) for tensor in inputs]
-    return sizes, tuple(inputs)
+        return Rows(*map(_readable, rows))
+    return rows
 
 
 def _weights(weights: Tensor | None, target: Tensor) -> Tensor | None:
@@ -321,7 +329,7 @@ def _compact(tensor: Tensor) -> bool:
 
 def _like(tensor: Tensor) -> Tensor:
     # Not empty_like, which would lay out a view with gaps anew.
-    if tensor.numel() * tensor.element_size() >= memory.SMALLEST:
+    if tensor.numel() * tensor.element_size() >= memory.MIN_BYTES:
         return memory.scratch(tensor.shape, tensor, tensor.stride())
     return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype)
 
@@ -332,7 +340,7 @@ def _check_served(tensor: Tensor) -> None:
             "a tensor",
             got=f"is {tensor.dtype} on {tensor.device}",
             expected=f"the native kernel ({describe()}) takes float32 and float64 on the CPU",
-            fix="Call condens.functional.",
+            fix="Call condens.functional, which serves every dtype and device.",
         )
 
 

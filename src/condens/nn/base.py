@@ -10,8 +10,8 @@ from torch import Generator, Tensor, nn
 from condens.distributions.mapped import check_transforms
 from condens.distributions.transformed import TransformedMixture
 from condens.errors import ArgumentError, NotFiniteError, ShapeError
+from condens.functional.losses import weighted_sum
 from condens.functional.tracing import anywhere, checks_values
-from condens.kernels.passes import weighted_sum
 from condens.nn.extrapolation import extrapolate
 from condens.nn.heads.triangular import Head, Mixture
 from condens.nn.scaling import ConditionScaling, Standardiser

@@ -8,9 +8,9 @@ import torch
 from torch import Generator, Tensor
 
 from condens.errors import ArgumentError, KindError, NotFiniteError, ShapeError
+from condens.functional.fused_linear import Layout
 from condens.functional.tracing import anywhere
 from condens.functional.triangular import packed_size
-from condens.kernels.head import Layout
 
 
 def read(c: Any, dimensions: int) -> tuple[Tensor, Tensor, Tensor, Any]:

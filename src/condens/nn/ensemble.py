@@ -8,7 +8,7 @@ import torch
 from torch import Generator, Tensor, nn
 
 from condens.errors import ArgumentError
-from condens.kernels.passes import weighted_sum
+from condens.functional.losses import weighted_sum
 from condens.nn.base import DensityNetwork
 from condens.nn.heads.triangular import Head
 from condens.nn.network import MixtureNetwork

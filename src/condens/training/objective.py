@@ -5,8 +5,12 @@ from torch import Tensor
 
 from condens.data import Rows
 from condens.errors import ArgumentError
-from condens.functional.losses import report_printed_form, uniform_bound, weighted_bound
-from condens.kernels.passes import weighted_sum
+from condens.functional.losses import (
+    report_printed_form,
+    uniform_bound,
+    weighted_bound,
+    weighted_sum,
+)
 from condens.nn import DensityNetwork, Ensemble, MixtureNetwork
 from condens.nn.heads.triangular import TriangularHead
 from condens.training.settings import Settings

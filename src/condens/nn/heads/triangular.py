@@ -17,15 +17,14 @@ from torch import Generator, Tensor, nn
 from condens.distributions.gaussian import GaussianMixture
 from condens.distributions.low_rank import LowRankMixture
 from condens.errors import ArgumentError, ShapeError
-from condens.functional import algebra
+from condens.functional import algebra, linear_loss, loss, nll
 from condens.functional.algebra import Parameters
+from condens.functional.fused_linear import Layout
+from condens.functional.losses import weighted_sum
 from condens.functional.missing import partial_log_prob
 from condens.functional.tracing import anywhere, checks_values
 from condens.functional.triangular import bounded_scales, check_bounds, packed_size
-from condens.kernels import linear_nll, nll, weighted_nll
 from condens.kernels.checks import check, check_strided, check_weights
-from condens.kernels.head import Layout
-from condens.kernels.passes import weighted_sum
 from condens.nn.initialise import Start
 from condens.nn.randomness import linear
 
@@ -268,7 +267,7 @@ class TriangularHead(Head):
         return nll(target, *parameters)
 
     def _complete_loss(self, features: Tensor, target: Tensor, weights: Tensor | None) -> Tensor:
-        return weighted_nll(target, *self.parameters_of(features), weights)
+        return loss(target, *self.parameters_of(features), weights)
 
 
 class _Packed(TriangularHead):
@@ -305,7 +304,7 @@ class _Packed(TriangularHead):
     def _fused_loss(
         self, features: Tensor, target: Tensor, weights: Tensor | None, *, gaps: bool = False
     ) -> Tensor:
-        return linear_nll(
+        return linear_loss(
             features,
             self.linear.weight,
             self.linear.bias,

@@ -14,11 +14,11 @@ from helpers.implementations import IMPLEMENTATIONS, forced
 from helpers.reference import COVARIANCES, random_parameters
 from torch.testing import assert_close
 
-from condens import kernels
+from condens import functional, kernels
 from condens.errors import ArgumentError
 from condens.functional import log_prob, nll
+from condens.functional.fused_linear import Layout
 from condens.kernels import eager, native
-from condens.kernels.head import Layout
 from condens.kernels.memory import span
 
 SIZES = [(1, 1, 1), (7, 3, 2), (64, 1, 3), (130, 5, 5), (70, 20, 2), (65, 3, 20)]
@@ -68,7 +68,7 @@ def test_loss_and_gradients_are_those_of_layer_1(implementation, size, layout, c
     assert_close(value, expected, rtol=1e-11, atol=1e-11)
     assert_close(gradients, expected_gradients, rtol=1e-10, atol=1e-10)
     laid_out = [t.detach().requires_grad_() for t in laid_out]
-    total = kernels.weighted_nll(*laid_out, weights)
+    total = functional.loss(*laid_out, weights)
     assert_close(total.detach(), (expected * weights).sum(), rtol=1e-11, atol=1e-11)
     gradients = torch.autograd.grad(total, laid_out)
     assert_close(gradients, expected_gradients, rtol=1e-10, atol=1e-10)
@@ -89,16 +89,16 @@ def test_float32(implementation, covariance):
 
 def test_weighted_mean_by_default_and_scaled_upstream(implementation):
     inputs = [t.requires_grad_() for t in case(40, 3, 4)]
-    mean = kernels.weighted_nll(*inputs)
+    mean = functional.loss(*inputs)
     assert_close(mean, -log_prob(*inputs).mean(), rtol=1e-12, atol=1e-12)
-    ours = torch.autograd.grad(3 * kernels.weighted_nll(*inputs), inputs)
+    ours = torch.autograd.grad(3 * functional.loss(*inputs), inputs)
     expected = torch.autograd.grad(-3 * log_prob(*inputs).mean(), inputs)
     assert_close(ours, expected, rtol=1e-10, atol=1e-12)
 
 
 def test_a_second_backward_pass_over_the_same_graph(implementation):
     inputs = [t.requires_grad_() for t in case(10, 3, 2)]
-    for loss in (kernels.weighted_nll, lambda *a: nll(*a).mean()):
+    for loss in (functional.loss, lambda *a: nll(*a).mean()):
         value = loss(*inputs)
         first = torch.autograd.grad(2 * value, inputs, retain_graph=True)
         second = torch.autograd.grad(2 * value, inputs)
@@ -110,10 +110,10 @@ def test_gradients_of_views_take_no_more_than_twice_their_memory():
     outputs = torch.randn(3000, 5 * (1 + 4 + 10), dtype=torch.float64)
     parts = Layout(5, 4, 10).split(outputs)
     target = torch.randn(3000, 4, dtype=torch.float64)
-    _, made = native.total(target, *parts, weights=None, to_target=False)
+    _, made = native.total((target, *parts), weights=None, to_target=False)
     assert all(span(part.shape, part.stride()) <= 2 * part.numel() for part in made[1:])
     apart = [part.clone() for part in parts]
-    assert_close(made[1:], native.total(target, *apart, weights=None, to_target=False)[1][1:])
+    assert_close(made[1:], native.total((target, *apart), weights=None, to_target=False)[1][1:])
 
 
 def of_series():
@@ -174,7 +174,7 @@ def test_entries_that_share_memory_share_their_gradient(implementation, overlap)
     reference = torch.autograd.grad(expected, leaves)
     for value in (
         (nll(*view(*leaves)) * weights).sum(),
-        kernels.weighted_nll(*view(*leaves), weights),
+        functional.loss(*view(*leaves), weights),
     ):
         assert_close(value, expected, rtol=1e-10, atol=1e-10)
         assert_close(torch.autograd.grad(value, leaves), reference, rtol=1e-8, atol=1e-9)
@@ -182,8 +182,8 @@ def test_entries_that_share_memory_share_their_gradient(implementation, overlap)
 
 LOSSES = {
     "nll": lambda *inputs: nll(*inputs).sum(),
-    "weighted_nll": kernels.weighted_nll,
-    "weighted_nll with weights": lambda *inputs: kernels.weighted_nll(*inputs, torch.rand(10)),
+    "loss": functional.loss,
+    "loss with weights": lambda *inputs: functional.loss(*inputs, torch.rand(10)),
 }
 
 
@@ -205,7 +205,7 @@ def test_a_change_between_the_passes_is_noticed(implementation, loss, which):
 
 def test_a_change_of_weights_between_the_passes_is_noticed(implementation):
     inputs, weights = [t.requires_grad_() for t in case(10, 3, 2)], torch.rand(10).double()
-    value = kernels.weighted_nll(*inputs, weights)
+    value = functional.loss(*inputs, weights)
     weights.add_(1)
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         value.backward()
@@ -223,7 +223,7 @@ def test_gradients_at_the_mean_of_the_narrowest_components(implementation, log_d
     inputs = [torch.zeros(3, 2), torch.zeros(3, 2), torch.zeros(3, 2, 2), torch.zeros(3, 2, 3)]
     inputs[3][..., :2] = log_diagonal
     inputs = [t.to(dtype).requires_grad_() for t in inputs]
-    for loss in (lambda *a: nll(*a).sum(), lambda *a: 3 * kernels.weighted_nll(*a)):
+    for loss in (lambda *a: nll(*a).sum(), lambda *a: 3 * functional.loss(*a)):
         value = loss(*inputs)
         assert_close(
             value.item(), 3 * (math.log(2 * math.pi) - 2 * log_diagonal), rtol=1e-6, atol=0
@@ -298,7 +298,7 @@ print(resident() - before)
 def test_only_what_is_asked_for_gets_a_gradient(implementation):
     target, logits, means, factors = case(10, 3, 2)
     means.requires_grad_()
-    for loss in (kernels.weighted_nll, lambda *a: nll(*a).mean()):
+    for loss in (functional.loss, lambda *a: nll(*a).mean()):
         (gradient,) = torch.autograd.grad(loss(target, logits, means, factors), means)
         (expected,) = torch.autograd.grad(-log_prob(target, logits, means, factors).mean(), means)
         assert_close(gradient, expected, rtol=1e-10, atol=1e-12)
@@ -308,7 +308,7 @@ def test_only_what_is_asked_for_gets_a_gradient(implementation):
 def test_derivatives_of_both_orders(implementation, covariance):
     inputs = [t.requires_grad_() for t in case(3, 2, 3, covariance)]
     weights = torch.rand(3, dtype=torch.float64)
-    for loss in (nll, lambda *a: kernels.weighted_nll(*a, weights)):
+    for loss in (nll, lambda *a: functional.loss(*a, weights)):
         assert torch.autograd.gradcheck(loss, inputs)
         assert torch.autograd.gradgradcheck(loss, inputs)
 
@@ -317,7 +317,7 @@ def test_expanded_parameters_share_their_gradient(implementation):
     target, logits, means, factors = case(20, 3, 2)
     shared = [t[:1].clone().requires_grad_() for t in (logits, means, factors)]
     expanded = [t.expand(20, *t.shape[1:]) for t in shared]
-    ours = torch.autograd.grad(kernels.weighted_nll(target, *expanded), shared)
+    ours = torch.autograd.grad(functional.loss(target, *expanded), shared)
     expected = torch.autograd.grad(-log_prob(target, *expanded).mean(), shared)
     assert_close(ours, expected, rtol=1e-10, atol=1e-12)
 
@@ -363,7 +363,7 @@ def test_no_gradient_lacks_digits(implementation, dtype):
     logits = torch.zeros(1001, 2, dtype=dtype)
     means = torch.tensor([0.0, width], dtype=dtype).expand(1001, 2)[..., None].clone()
     factors = torch.zeros(1001, 2, 1, dtype=dtype)
-    _, gradients = with_gradients(kernels.nll, (target, logits, means, factors), 1.0)
+    _, gradients = with_gradients(functional.nll, (target, logits, means, factors), 1.0)
     for gradient in gradients:
         size = gradient.abs()
         assert bool(((size == 0) | (size >= smallest)).all())
@@ -470,7 +470,7 @@ def test_without_the_extension_everything_works_and_says_so_once():
 import sys
 sys.modules["condens.kernels._native"] = None   # as if it had not been built
 import torch
-from condens import kernels
+from condens import functional, kernels
 from condens.functional import nll
 x, z = torch.zeros(4, 2), torch.zeros(4, 3)
 for _ in range(3):
@@ -501,7 +501,7 @@ loader.exec_module(module)
 sys.modules[loader.name] = module
 import torch
 torch.set_num_threads(2)
-from condens import kernels
+from condens import functional, kernels
 from condens.functional import nll
 x, z = torch.zeros(200, 2), torch.zeros(200, 3)
 for _ in range(3):

@@ -11,9 +11,8 @@ from helpers.reference import COVARIANCES
 from torch.testing import assert_close
 
 from condens.errors import ArgumentError, ShapeError
-from condens.functional import bounded_scales, log_prob
-from condens.kernels import linear_nll
-from condens.kernels.head import Layout
+from condens.functional import bounded_scales, linear_loss, log_prob
+from condens.functional.fused_linear import Layout
 
 BOUNDS = [(0.0, torch.inf), (0.3, torch.inf), (0.0, 2.0), (0.3, 2.0), (1e-3, 50.0)]
 
@@ -61,7 +60,7 @@ def test_same_loss_and_gradients_for_every_chunk(implementation, chunk, bounds, 
     row_weights = torch.rand(150, dtype=torch.float64)
     expected = plainly(layout, *tensors, row_weights, *bounds)
     floor, ceiling = bounds
-    value = linear_nll(
+    value = linear_loss(
         *tensors, layout.n_components, row_weights, floor=floor, ceiling=ceiling, chunk=chunk
     )
     assert_close(value, expected, rtol=1e-11, atol=1e-11)
@@ -75,7 +74,7 @@ def test_mean_by_default_and_a_second_backward_pass(implementation):
     layout, tensors = case()
     rows = torch.full((150,), 1 / 150, dtype=torch.float64)
     reference = torch.autograd.grad(plainly(layout, *tensors, rows), tensors)
-    value = linear_nll(*tensors, layout.n_components, chunk=40)
+    value = linear_loss(*tensors, layout.n_components, chunk=40)
     for _ in range(2):
         made = torch.autograd.grad(value, tensors, retain_graph=True)
         assert_close(made, reference, rtol=1e-9, atol=1e-12)
@@ -85,7 +84,7 @@ def test_derivatives_of_both_orders(implementation):
     layout, tensors = case(rows=3, inputs=2, n_components=2, dimensions=2)
 
     def loss(*inputs):
-        return linear_nll(*inputs, layout.n_components, floor=0.2, ceiling=2.0, chunk=2)
+        return linear_loss(*inputs, layout.n_components, floor=0.2, ceiling=2.0, chunk=2)
 
     assert torch.autograd.gradcheck(loss, tensors)
     assert torch.autograd.gradgradcheck(loss, tensors)
@@ -103,7 +102,7 @@ def test_scales_far_beyond_their_bounds(implementation, bounds, dtype):
     target = torch.zeros(1, len(entries), dtype=dtype)
     bias.requires_grad_()
     weight = torch.zeros(len(bias), 1, dtype=dtype)
-    value = linear_nll(target[:, :1], weight, bias, target, 1, floor=floor, ceiling=ceiling)
+    value = linear_loss(target[:, :1], weight, bias, target, 1, floor=floor, ceiling=ceiling)
     constant = 0.5 * len(entries) * math.log(2 * math.pi)
     digits = 1e-11 if dtype is torch.float64 else 1e-5
     expected = float(sum(log_scale for log_scale, _ in exact)) + constant
@@ -130,7 +129,7 @@ def test_scales_far_beyond_their_bounds(implementation, bounds, dtype):
 def test_bounds_that_no_scale_has_are_refused(bounds, text):
     layout, tensors = case()
     with pytest.raises(ArgumentError, match=text):
-        linear_nll(*tensors, layout.n_components, **bounds)
+        linear_loss(*tensors, layout.n_components, **bounds)
     with pytest.raises(ArgumentError, match=text):
         bounded_scales(torch.zeros(3), 2, **bounds)
 
@@ -138,7 +137,7 @@ def test_bounds_that_no_scale_has_are_refused(bounds, text):
 def test_wrong_number_of_outputs_is_refused():
     layout, (features, weight, bias, target) = case()
     with pytest.raises(ShapeError, match=r"weight has 44 outputs.*45 \(full\) or 27 \(diagonal\)"):
-        linear_nll(features, weight[:-1], bias[:-1], target, layout.n_components)
+        linear_loss(features, weight[:-1], bias[:-1], target, layout.n_components)
 
 
 @pytest.mark.parametrize("chunk", [3, 100])
@@ -149,9 +148,9 @@ def test_a_row_without_weight_takes_no_part_even_where_its_loss_is_infinite(impl
     row_weights = torch.full((8,), 1 / 7)
     row_weights[2] = 0.0
     tensors = [t.requires_grad_() for t in (features, weight, bias)]
-    value = linear_nll(*tensors, target, layout.n_components, row_weights, chunk=chunk)
+    value = linear_loss(*tensors, target, layout.n_components, row_weights, chunk=chunk)
     others = [i for i in range(8) if i != 2]
-    expected = linear_nll(features[others], weight, bias, target[others], layout.n_components)
+    expected = linear_loss(features[others], weight, bias, target[others], layout.n_components)
     assert_close(value, expected, rtol=1e-5, atol=1e-6)
     gradients = torch.autograd.grad(value, tensors)
     assert_close(gradients[0][2], torch.zeros(6))
@@ -163,7 +162,7 @@ def test_a_change_between_the_passes_is_noticed(implementation, which):
     layout, leaves = case()
     for passes in (0, 1):
         tensors = [leaf * 1 for leaf in leaves]
-        value = linear_nll(*tensors, layout.n_components)
+        value = linear_loss(*tensors, layout.n_components)
         for _ in range(passes):
             value.backward(retain_graph=True)
         with torch.no_grad():
@@ -182,7 +181,7 @@ def test_overlapping_rows_share_their_gradient(implementation, which):
     series = torch.randn(149 + width, dtype=torch.float64, requires_grad=True)
     tensors[which] = series.unfold(0, width, 1)
     row_weights = torch.rand(150, dtype=torch.float64)
-    value = linear_nll(*tensors, layout.n_components, row_weights, chunk=64)
+    value = linear_loss(*tensors, layout.n_components, row_weights, chunk=64)
     expected = plainly(layout, *tensors, row_weights)
     assert_close(value, expected, rtol=1e-11, atol=1e-11)
     (gradient,), (exact,) = (torch.autograd.grad(loss, series) for loss in (value, expected))
@@ -191,7 +190,7 @@ def test_overlapping_rows_share_their_gradient(implementation, which):
 
 def test_no_rows_have_no_loss(implementation):
     layout, tensors = case(rows=0)
-    value = linear_nll(*tensors, layout.n_components, floor=0.1)
+    value = linear_loss(*tensors, layout.n_components, floor=0.1)
     assert value == 0
     assert all(not gradient.any() for gradient in torch.autograd.grad(value, tensors))
 
@@ -203,7 +202,7 @@ def test_under_transforms_and_traces(implementation):
     weight, bias, target = (t.detach() for t in others)
 
     def loss(features):
-        return linear_nll(features, weight, bias, target, 3, floor=0.1)
+        return linear_loss(features, weight, bias, target, 3, floor=0.1)
 
     (expected,) = torch.autograd.grad(loss(features), features)
     assert_close(torch.func.grad(loss)(features.detach()), expected)

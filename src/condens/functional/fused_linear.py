@@ -1,9 +1,9 @@
-"""A linear layer and the loss of the mixture it parameterises, a chunk of rows at a time.
+"""A linear layer fused with the loss of the mixture that its outputs parameterise.
 
-The parameters of a mixture are many: K(1 + D + D(D+1)/2) numbers a row. Here they are made,
-used and turned into gradients chunk by chunk, so that none but a chunk's ever exist, in
-memory that every chunk and every step uses again. They are made batch-last, [P, b]: the
-matrix product costs the same, and the loss runs along contiguous lines.
+The parameters of a mixture are many: K(1 + D + D(D+1)/2) numbers a row. Here they are computed,
+used and turned into gradients chunk by chunk, in memory that every chunk and every step uses
+again. They are computed batch-last, [P, b]: the matrix product costs the same, and the loss runs
+along contiguous lines.
 """
 
 import math
@@ -16,6 +16,8 @@ import torch
 from torch import Tensor
 
 from condens.errors import ShapeError
+from condens.functional.fused import differentiable, take
+from condens.functional.losses import weighted_sum
 from condens.functional.missing import partial_log_prob
 from condens.functional.mixture import log_prob
 from condens.functional.triangular import (
@@ -25,13 +27,13 @@ from condens.functional.triangular import (
     packed_size,
 )
 from condens.kernels import native
-from condens.kernels.checks import check, check_count, check_strided, check_weights
-from condens.kernels.choice import choose, watched
+from condens.kernels.checks import check, check_strided, check_weights
+from condens.kernels.choice import choose, traced
 from condens.kernels.memory import scratch
-from condens.kernels.passes import differentiable, take, weighted_sum
+from condens.scalars import as_whole
 
-# Rows a chunk: at K = 10, D = 30 its parameters take 5 MB and stay in the cache.
-CHUNK = 256
+# At K = 10, D = 30 the parameters of a chunk take 5 MB and stay in the cache.
+ROWS_PER_CHUNK = 256
 
 
 class Layout(NamedTuple):
@@ -69,14 +71,17 @@ class Layout(NamedTuple):
         return outputs[first:].view(n_components, packed, -1)[:, :dimensions]
 
 
-class Bounds(NamedTuple):
-    """Between which a scale stays; see `functional.bounded_scales`."""
+class _Plan(NamedTuple):
+    """What a loss is computed with, besides tensors."""
 
-    floor: float = 0.0
-    ceiling: float = math.inf
+    layout: Layout
+    floor: float
+    ceiling: float
+    chunk: int
+    gaps: bool
 
 
-def linear_nll(
+def linear_loss(
     features: Tensor,
     weight: Tensor,
     bias: Tensor,
@@ -86,51 +91,51 @@ def linear_nll(
     *,
     floor: float = 0.0,
     ceiling: float = math.inf,
-    chunk: int = CHUNK,
+    chunk: int = ROWS_PER_CHUNK,
     gaps: bool = False,
 ) -> Tensor:
     """Return Σ row_weights · −log p(target | features) for parameters W·features + bias.
 
     The outputs are K logits, K×D means and K×T packed factors, in this order; T, and with
     it full or diagonal covariances, follows from their number. The loss and the gradients
-    of features, weight and bias are made in one pass, with memory for one chunk of outputs.
+    of features, weight and bias come from one pass, with memory for one chunk of outputs.
     `floor` and `ceiling` bound the scales of the factors, as `functional.bounded_scales` does.
     With `gaps`, entries of the target that are NaN were not observed, and a row counts with
     the marginal density of the others.
 
     Shapes: features [b, F], weight [P, F], bias [P], target [b, D], row_weights [b] (the
     mean by default) → [].
+
+    >>> features, weight, bias = torch.zeros(4, 3), torch.zeros(3, 3), torch.zeros(3)
+    >>> linear_loss(features, weight, bias, torch.zeros(4, 1), n_components=1)
+    tensor(0.9189)
     """
-    bounds = Bounds(floor, ceiling)
-    check_bounds(*bounds)
-    check_count("chunk", chunk, 1)
+    check_bounds(floor, ceiling)
+    as_whole("chunk", chunk, 1, fix="Pass the number of rows to compute at a time, such as 256.")
     layout = _layout(features, weight, bias, target, n_components)
     if row_weights is not None:
         row_weights = check_weights(row_weights, target, "row_weights").detach().to(target.dtype)
-    # torch.func's transforms see through plain operators only.
-    aside = watched(target) or torch._C._are_functorch_transforms_active()
-    module = None if aside else choose(target)
+    plan, inputs = _Plan(layout, floor, ceiling, chunk, gaps), (target, features, weight, bias)
+    module = None if traced(target) else choose(target)
     # Only the native kernel knows of gaps.
     if module is native or (module is not None and not gaps):
-        made: Tensor = _LinearLoss.apply(  # type: ignore[no-untyped-call]
-            layout, bounds, chunk, gaps, row_weights, target, features, weight, bias
-        )
-        # Beyond the precision of eager's sums plain autograd knows what to do.
-        if module is native or math.isfinite(made.item()):
-            return made
-    return _plain(layout, bounds, gaps, row_weights, target, features, weight, bias)
+        total: Tensor = _LinearLoss.apply(plan, row_weights, *inputs)  # type: ignore[no-untyped-call]
+        # Beyond the precision of eager's sums plain autograd, in double, holds more.
+        if module is native or math.isfinite(total.item()):
+            return total
+    return _plain(plan, row_weights, *inputs)
 
 
 def _layout(
     features: Tensor, weight: Tensor, bias: Tensor, target: Tensor, n_components: int
 ) -> Layout:
-    """Return where the parameters lie among the outputs; raise a named error if nowhere."""
+    """Return where the parameters lie among the outputs, or raise a named error."""
     named = (("features", features), ("weight", weight), ("target", target))
     if not all(isinstance(tensor, Tensor) and tensor.dim() == 2 for _, tensor in named):
         for name, tensor in named:
             check_strided(name, tensor, 2)
     (rows, inputs), (outputs, _), (_, dimensions) = features.shape, weight.shape, target.shape
-    check_count("n_components", n_components, 1)
+    as_whole("n_components", n_components, 1, fix="Pass the number of components of weight.")
     check(
         (
             ("features", features, (rows, inputs)),
@@ -166,39 +171,25 @@ class _LinearLoss(torch.autograd.Function):
     """The loss, with every gradient made in the forward pass."""
 
     @staticmethod
-    def forward(
-        ctx: Any,
-        layout: Layout,
-        bounds: Bounds,
-        chunk: int,
-        gaps: bool,
-        row_weights: Tensor | None,
-        *inputs: Tensor,
-    ) -> Tensor:
-        ctx.settings = layout, bounds, chunk, gaps
+    def forward(ctx: Any, plan: _Plan, row_weights: Tensor | None, *inputs: Tensor) -> Tensor:
+        ctx.plan = plan
         ctx.save_for_backward(row_weights, *inputs)
-        needs = ctx.needs_input_grad[5]
-        loss, ctx.gradients = _pass(layout, bounds, chunk, gaps, row_weights, needs, *inputs)
-        return loss
+        total, ctx.gradients = _pass(plan, row_weights, ctx.needs_input_grad[2], *inputs)
+        return total
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Any:
         (upstream,) = gradients
-        (row_weights, *inputs), needs = ctx.saved_tensors, ctx.needs_input_grad[5:]
-        layout, bounds, chunk, gaps = ctx.settings
+        (row_weights, *inputs), needs = ctx.saved_tensors, ctx.needs_input_grad[2:]
         if torch.is_grad_enabled():
-            loss = partial(_plain, layout, bounds, gaps, row_weights)
-            made = differentiable(loss, inputs, upstream, needs)
-        else:
-            again = partial(_pass, layout, bounds, chunk, gaps, row_weights, needs[0], *inputs)
-            made = take(ctx, lambda: again()[1], upstream)
-        return None, None, None, None, None, *made
+            plain = partial(_plain, ctx.plan, row_weights)
+            return None, None, *differentiable(plain, inputs, upstream, needs)
+        again = partial(_pass, ctx.plan, row_weights, needs[0], *inputs)
+        return None, None, *take(ctx, lambda: again()[1], upstream)
 
 
 def _plain(
-    layout: Layout,
-    bounds: Bounds,
-    gaps: bool,
+    plan: _Plan,
     row_weights: Tensor | None,
     target: Tensor,
     features: Tensor,
@@ -206,17 +197,14 @@ def _plain(
     bias: Tensor,
 ) -> Tensor:
     outputs = torch.nn.functional.linear(features, weight, bias)
-    logits, means, factors = layout.split(outputs)
-    factors = bounded_scales(factors, layout.dimensions, *bounds)
-    density = partial_log_prob if gaps else log_prob
+    logits, means, factors = plan.layout.split(outputs)
+    factors = bounded_scales(factors, plan.layout.dimensions, plan.floor, plan.ceiling)
+    density = partial_log_prob if plan.gaps else log_prob
     return weighted_sum(-density(target, logits, means, factors), row_weights)
 
 
 def _pass(
-    layout: Layout,
-    bounds: Bounds,
-    chunk: int,
-    gaps: bool,
+    plan: _Plan,
     row_weights: Tensor | None,
     needs_target: bool,
     target: Tensor,
@@ -226,18 +214,19 @@ def _pass(
 ) -> tuple[Tensor, tuple[Tensor | None, ...]]:
     """Return the loss and the gradients of (target, features, weight, bias)."""
     rows = target.shape[0]
-    size = min(chunk, rows)
-    if row_weights is None and (gaps or rows > size):
+    size = min(plan.chunk, rows)
+    if row_weights is None and (plan.gaps or rows > size):
         row_weights = target.new_full((), 1 / rows).expand(rows)
-    room = scratch((2, layout.outputs, size), target)
+    room = scratch((2, plan.layout.outputs, size), target)
     to_target = target.new_empty(target.shape) if needs_target else None
     to_features = torch.empty_like(features)
     to_weight, to_bias = torch.empty_like(weight), torch.empty_like(bias)
     losses = []
-    for x, h, w, to_x, to_h in _parts(chunk, target, features, row_weights, to_target, to_features):
+    parts = _split(plan.chunk, target, features, row_weights, to_target, to_features)
+    for x, h, w, to_x, to_h in parts:
         outputs, pulled = room if x.shape[0] == size else _first_columns(room, x.shape[0])
         torch.addmm(bias.unsqueeze(1), weight, h.T, out=outputs)
-        losses.append(_turn(layout, bounds, gaps, outputs, pulled, x, to_x, w))
+        losses.append(_pull_back(plan, outputs, pulled, x, to_x, w))
         torch.mm(pulled.T, weight, out=to_h)
         if len(losses) == 1:
             torch.mm(pulled, h, out=to_weight)
@@ -245,8 +234,8 @@ def _pass(
         else:
             to_weight.addmm_(pulled, h)
             to_bias += pulled.sum(1)
-    loss = losses[0] if len(losses) == 1 else torch.stack(losses).sum()
-    return loss, (to_target, to_features, to_weight, to_bias)
+    total = losses[0] if len(losses) == 1 else torch.stack(losses).sum()
+    return total, (to_target, to_features, to_weight, to_bias)
 
 
 def _first_columns(room: Tensor, count: int) -> Tensor:
@@ -255,17 +244,15 @@ def _first_columns(room: Tensor, count: int) -> Tensor:
     return room.flatten(1)[:, : outputs * count].view(pair, outputs, count)
 
 
-def _parts(chunk: int, *tensors: Tensor | None) -> Iterable[tuple[Any, ...]]:
-    """Split tensors along their rows; what is None stays so."""
+def _split(chunk: int, *tensors: Tensor | None) -> Iterable[tuple[Any, ...]]:
+    """Split tensors along their rows; None stays None."""
     if tensors[0] is None or tensors[0].shape[0] <= chunk:
         return [tensors]
     return zip(*(repeat(t) if t is None else t.split(chunk) for t in tensors), strict=False)
 
 
-def _turn(
-    layout: Layout,
-    bounds: Bounds,
-    gaps: bool,
+def _pull_back(
+    plan: _Plan,
     outputs: Tensor,
     pulled: Tensor,
     target: Tensor,
@@ -275,53 +262,53 @@ def _turn(
     """Return the loss of outputs [P, b]; write its gradients to `pulled` and `to_target`."""
     module: Any = choose(target)
     if module is not native:
-        return _by_parts(module.total, layout, bounds, outputs, pulled, target, to_target, weights)
-    if not gaps:
-        return native.from_outputs(outputs, pulled, target, to_target, layout, weights, *bounds)
+        return _by_parts(module.total, plan, outputs, pulled, target, to_target, weights)
+    bounds = plan.floor, plan.ceiling
+    if not plan.gaps:
+        return native.from_outputs(
+            outputs, pulled, target, to_target, plan.layout, weights, *bounds
+        )
     assert weights is not None
     missing = target.isnan()
     rows = missing.any(1).nonzero().flatten()
-    # Rows with gaps take part without weight first, and then replace what that made of them.
-    whole = target.masked_fill(missing, 0.0), to_target, layout, weights.index_fill(0, rows, 0.0)
-    loss = native.from_outputs(outputs, pulled, *whole, *bounds)
+    # Rows with gaps have no weight at first; then their gradients are replaced.
+    whole = target.masked_fill(missing, 0.0), to_target, plan.layout
+    total = native.from_outputs(outputs, pulled, *whole, weights.index_fill(0, rows, 0.0), *bounds)
     some = outputs.index_select(1, rows)
     made, to_some = torch.empty_like(some), None if to_target is None else to_target[rows]
-    loss += _by_parts(
-        native.partial_total, layout, bounds, some, made, target[rows], to_some, weights[rows]
-    )
+    total += _by_parts(native.partial_total, plan, some, made, target[rows], to_some, weights[rows])
     pulled.index_copy_(1, rows, made)
     if to_target is not None and to_some is not None:
         to_target.index_copy_(0, rows, to_some)
-    return loss
+    return total
 
 
 def _by_parts(
-    total: Callable[..., Any],
-    layout: Layout,
-    bounds: Bounds,
+    loss: Callable[..., Any],
+    plan: _Plan,
     outputs: Tensor,
     pulled: Tensor,
     target: Tensor,
     to_target: Tensor | None,
     weights: Tensor | None,
 ) -> Tensor:
-    """Return what `_turn` does, by a function of logits, means and factors."""
-    slope = _bound(layout.log_diagonals(outputs), *bounds) if bounds != Bounds() else None
-    loss: Tensor
-    loss, gradients = total(
-        target, *layout.split(outputs.T), weights=weights, to_target=to_target is not None
-    )
-    for buffer, gradient in zip((to_target, *layout.split(pulled.T)), gradients, strict=True):
+    """Return what `_pull_back` does, by a loss of logits, means and factors."""
+    slope = _bound(plan.layout.log_diagonals(outputs), plan.floor, plan.ceiling)
+    total: Tensor
+    inputs = target, *plan.layout.split(outputs.T)
+    total, gradients = loss(inputs, weights=weights, to_target=to_target is not None)
+    for buffer, gradient in zip((to_target, *plan.layout.split(pulled.T)), gradients, strict=True):
         if buffer is not None:
             buffer.copy_(gradient)
-    if slope is not None:
-        layout.log_diagonals(pulled).mul_(slope)
-    return loss
+    plan.layout.log_diagonals(pulled).mul_(slope)
+    return total
 
 
 def _bound(log_diagonals: Tensor, floor: float, ceiling: float) -> Tensor:
     """Bound the scales exp(−u), in place; return the derivative of the new u."""
     slope = torch.ones_like(log_diagonals)
+    if not floor and ceiling == math.inf:
+        return slope
     if ceiling < math.inf:
         slope = torch.sigmoid(log_diagonals + math.log(ceiling))
     log_scales = bounded_log_scales(-log_diagonals, 0.0, ceiling)

@@ -1,0 +1,222 @@
+"""The negative log-likelihood by a fused kernel, per row and reduced.
+
+Autograd functions around the kernels, the same as torch operators for torch.compile and
+torch.export, and the rules for when plain autograd takes over.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from condens.functional.losses import weighted_sum
+from condens.functional.mixture import log_prob
+from condens.functional.shapes import check_mixture
+from condens.kernels import eager, native
+from condens.kernels.checks import Rows, as_rows, check, check_weights, fits
+from condens.kernels.choice import choose, watched
+
+
+def nll(target: Tensor, logits: Tensor, means: Tensor, factors: Tensor) -> Tensor:
+    """Return the exact, normalised negative log-likelihood −log p(x) of each row.
+
+    Shapes: → [...].
+
+    >>> one = torch.zeros(1, 1)
+    >>> nll(torch.zeros(1), torch.zeros(1), means=one, factors=one)
+    tensor(0.9189)
+    """
+    inputs = (target, logits, means, factors)
+    rows = _rows(*inputs)
+    module = None if rows is None else choose(target)
+    if rows is None or module is None:
+        return -log_prob(*inputs)
+    if watched(target):
+        return torch.ops.condens.nll(*rows).reshape(target.shape[:-1])
+    each: Tensor = _RowLoss.apply(module, *rows)  # type: ignore[no-untyped-call]
+    if module is eager and not bool(each.isfinite().all()):
+        # Beyond the precision of eager's sums: plain autograd, in double, holds more.
+        return -log_prob(*inputs)
+    return each.reshape(target.shape[:-1])
+
+
+def loss(
+    target: Tensor, logits: Tensor, means: Tensor, factors: Tensor, weights: Tensor | None = None
+) -> Tensor:
+    """Return Σ weights · −log p(x), reading the factors once for the loss and every gradient.
+
+    Weights are constants: they get no gradient. A row of weight zero takes no part. Shapes:
+    weights [...], as the batch; by default one over the number of rows: the mean → [].
+
+    >>> zero = torch.zeros(4, 1, 1)
+    >>> loss(torch.zeros(4, 1), torch.zeros(4, 1), means=zero, factors=zero)
+    tensor(0.9189)
+    """
+    inputs = (target, logits, means, factors)
+    rows = _rows(*inputs)
+    if weights is not None:
+        weights = check_weights(weights, target).detach().reshape(-1).to(target.dtype)
+    module = None if rows is None or watched(target) else choose(target)
+    if rows is not None and module is not None:
+        total: Tensor = _TotalLoss.apply(module, weights, *rows)  # type: ignore[no-untyped-call]
+        if module is native or math.isfinite(total.item()):
+            return total
+    return weighted_sum(nll(*inputs).reshape(-1), weights)
+
+
+def _rows(target: Tensor, logits: Tensor, means: Tensor, factors: Tensor) -> Rows | None:
+    """Return the tensors with one batch axis, or None where a kernel cannot take them.
+
+    They must share device, dtype and batch shape, outside of torch.func.
+    """
+    inputs = Rows(target, logits, means, factors)
+    if not fits(*inputs):
+        check_mixture(inputs._asdict())
+        return None
+    if torch._C._are_functorch_transforms_active():
+        return None
+    if means.dim() == 3:
+        return inputs
+    count = math.prod(target.shape[:-1])  # Size.numel would make a number of a symbol
+    return Rows(*(t.reshape(count, *t.shape[target.dim() - 1 :]) for t in inputs))
+
+
+class _RowLoss(torch.autograd.Function):
+    """−log p of each row."""
+
+    @staticmethod
+    def forward(ctx: Any, module: ModuleType, *inputs: Tensor) -> Tensor:
+        each: Tensor
+        each, state = module.forward(Rows(*inputs))
+        ctx.module = module
+        ctx.save_for_backward(*inputs, *state)
+        return each
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Any:
+        (weights,) = gradients
+        needs = ctx.needs_input_grad[1:]
+        # Saved, so that torch notices when one of them has been changed since; not `Rows`,
+        # because hooks may have replaced them.
+        inputs, state = ctx.saved_tensors[:4], ctx.saved_tensors[4:]
+        if torch.is_grad_enabled():
+            return None, *differentiable(_plain, inputs, weights, needs)
+        return None, *ctx.module.backward(inputs, state, weights, needs[0])
+
+
+class _TotalLoss(torch.autograd.Function):
+    """Σ weights · −log p, its gradients made in the forward pass."""
+
+    @staticmethod
+    def forward(ctx: Any, module: ModuleType, weights: Tensor | None, *inputs: Tensor) -> Tensor:
+        needs = ctx.needs_input_grad[2]
+        total: Tensor
+        total, ctx.gradients = module.total(Rows(*inputs), weights=weights, to_target=needs)
+        ctx.module = module
+        ctx.save_for_backward(weights, *inputs)
+        return total
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Any:
+        (upstream,) = gradients
+        weights, *inputs = ctx.saved_tensors
+        needs = ctx.needs_input_grad[2:]
+        if torch.is_grad_enabled():
+            if weights is None:
+                rows = len(inputs[0])
+                weights = inputs[0].new_full((), 1 / max(rows, 1)).expand(rows)
+            return None, None, *differentiable(_plain, inputs, upstream * weights, needs)
+
+        def again() -> Any:
+            return ctx.module.total(inputs, weights=weights, to_target=needs[0])[1]
+
+        return None, None, *take(ctx, again, upstream)
+
+
+def _plain(*inputs: Tensor) -> Tensor:
+    return -log_prob(*inputs)
+
+
+def differentiable(
+    function: Callable[..., Tensor],
+    inputs: Sequence[Tensor],
+    upstream: Tensor,
+    needs: Sequence[bool],
+) -> list[Tensor | None]:
+    """Return gradients that can themselves be differentiated, by plain autograd."""
+    wanted = [tensor for tensor, need in zip(inputs, needs, strict=True) if need]
+    made = iter(torch.autograd.grad(function(*inputs), wanted, upstream, create_graph=True))
+    return [next(made) if need else None for need in needs]
+
+
+def take(ctx: Any, again: Callable[[], Sequence[Tensor | None]], upstream: Tensor) -> Any:
+    """Return the gradients that the forward pass made, scaled in place.
+
+    They are handed out once; a second pass over the graph makes them `again`.
+    """
+    made, ctx.gradients = ctx.gradients, None
+    if made is None:
+        made = again()
+    factor = float(upstream)
+    if factor != 1:
+        for gradient in made:
+            if gradient is not None:
+                gradient.mul_(factor)
+    return made
+
+
+# The kernel as torch operators, which torch.compile and torch.export record.
+
+
+def _checked_rows(*inputs: Tensor) -> tuple[Rows, Any]:
+    """Return checked inputs and their implementation: an operator may be called by anyone."""
+    return as_rows(*inputs), choose(inputs[0]) or eager
+
+
+@torch.library.custom_op("condens::nll", mutates_args=())
+def _nll(target: Tensor, logits: Tensor, means: Tensor, factors: Tensor) -> Tensor:
+    """Return −log p of each row. Shapes: [b, D], [b, K], [b, K, D], [b, K, T] → [b]."""
+    rows, module = _checked_rows(target, logits, means, factors)
+    each: Tensor = module.forward(rows)[0]
+    if module is eager and not bool(each.isfinite().all()):
+        return -log_prob(*rows)
+    return each
+
+
+@_nll.register_fake
+def _(target: Tensor, *_: Tensor) -> Tensor:
+    return target.new_empty(target.shape[0])
+
+
+@torch.library.custom_op("condens::nll_backward", mutates_args=())
+def _nll_backward(
+    weights: Tensor, target: Tensor, logits: Tensor, means: Tensor, factors: Tensor
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Return the gradients of Σ weights · loss with respect to every input."""
+    rows, module = _checked_rows(target, logits, means, factors)
+    check((("weights", weights, target.shape[:1]),), target)
+    value, made = module.total(rows, weights=weights, to_target=True)
+    if module is eager and not bool(value.isfinite()):
+        with torch.enable_grad():
+            leaves = [tensor.detach().requires_grad_() for tensor in rows]
+            made = torch.autograd.grad(-log_prob(*leaves), leaves, weights)
+    return tuple(gradient.contiguous() for gradient in made)
+
+
+@_nll_backward.register_fake
+def _(weights: Tensor, *inputs: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # noqa: ARG001
+    return tuple(tensor.new_empty(tensor.shape) for tensor in inputs)  # type: ignore[return-value]
+
+
+def _keep(ctx: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:  # noqa: ARG001
+    ctx.save_for_backward(*inputs)
+
+
+def _pull_back(ctx: Any, weights: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    return _nll_backward(weights, *ctx.saved_tensors)
+
+
+_nll.register_autograd(_pull_back, setup_context=_keep)
