@@ -202,8 +202,8 @@ def _bandwidth(results: Results) -> list[str]:
         f"A copy of {size:.0f} MB to another {size:.0f} MB moves {rate / 1e9:.1f} GB/s, read and",
         "written together, beyond the caches: *of large copy* is the share of that rate.",
         "*Of same copy* is the share of the rate of a copy of the parameters' own size,",
-        "which caches speed up. *Kernel alone* is `kernels.native.into` with buffers that are",
-        "there already. The copies run in the same rounds.",
+        "which caches speed up. *Kernel alone* is the same without autograd. The copies",
+        "run in the same rounds.",
         "",
         _rates(rows, rate),
     ]

@@ -157,11 +157,9 @@ def bandwidth(effort: Effort) -> list[Row]:
 
 
 def _kernel(problem: Problem, *, batch_last: bool) -> Job:
-    """Return a call of the native kernel with buffers that are there already."""
-    target, parameters = problem.target, problem.laid_out(batch_last=batch_last)
-    weights = torch.full((), 1 / len(target)).expand(len(target))
-    buffers = [torch.empty_like(p) for p in parameters]  # dense, so with the same strides
-    return lambda: native.into((None, *buffers), (target, *parameters), weights)
+    """Return a call of the native kernel, without autograd."""
+    inputs = (problem.target, *problem.laid_out(batch_last=batch_last))
+    return lambda: native.total(inputs, weights=None, to_target=False)
 
 
 def peak_memory(effort: Effort) -> dict[str, list[Any]]:

@@ -92,7 +92,7 @@ def test_boxes_against_scipy(dimensions, correlation):
 
 
 def test_a_box_of_independent_dimensions_is_a_product():
-    """From five whole numbers on a lattice integrates; it is exact without correlation."""
+    """From five whole numbers on Sobol points integrate; they are exact without correlation."""
     scales = torch.linspace(-0.5, 0.5, 6, dtype=torch.float64)[None]
     base = GaussianMixture(torch.zeros(1).double(), torch.zeros(1, 6).double(), scales)
     m = TransformedMixture(base, [Integer()] * 6)

@@ -92,12 +92,6 @@ def through_tuple(function):
     return lambda *inputs: function(inputs)
 
 
-def write_into(target, logits, means, factors, weights):
-    rows = len(target) if isinstance(target, torch.Tensor) and target.dim() else ROWS
-    gradients = [torch.empty_like(t) for t in list(mixture(rows).values())[:4]]
-    return native.into(gradients, (target, logits, means, factors), weights)
-
-
 def head_nll(head, *, grad=True):
     def call(features, target, weights):
         with torch.set_grad_enabled(grad):
@@ -156,7 +150,6 @@ STRICT = {
             (target, logits, means, factors), (), weights, True
         ),
     ),
-    "native.into": (mixture, write_into),
     "native.from_outputs": (
         outputs,
         lambda outputs, pulled, target, to_target, weights: native.from_outputs(
@@ -329,35 +322,34 @@ def test_sizes_that_outputs_do_not_have(sizes):
 
 
 def test_what_is_written_shares_no_memory():
-    whole = torch.randn(3 * ROWS, D)
-    made = {**mixture(), "target": whole[:ROWS]}
-    inputs = [made[name] for name in ("target", "logits", "means", "factors")]
-    good = [torch.empty_like(t) for t in inputs]
-    native.into(good, inputs, None)
-    for i, bad in (
-        (0, whole[:ROWS]),
-        (0, whole[ROWS // 2 : ROWS // 2 + ROWS]),
-        (0, torch.empty(1, D).expand(ROWS, D)),
-        (0, torch.empty(ROWS, 2 * D)[:, ::2]),
-        (0, torch.empty(D, ROWS).T),
-        (2, made["means"]),
-        (3, torch.empty(ROWS * K * T + 8)[: ROWS * K * T].view(ROWS, K, T).double()),
-    ):
-        gradients = [*good[:i], bad, *good[i + 1 :]]
-        with pytest.raises(CondensError):
-            native.into(gradients, inputs, None)
-    shared = torch.empty(ROWS * K * (D + T))
-    gradients = [*good[:2], shared[: ROWS * K * D].view(ROWS, K, D)]
-    with pytest.raises(ArgumentError, match="shares memory"):
-        native.into([*gradients, shared[-ROWS * K * T - 1 :][:-1].view(ROWS, K, T)], inputs, None)
-    with pytest.raises(ArgumentError, match="shares memory"):
-        native.from_outputs(
-            *(lambda o: (o["outputs"], o["outputs"], o["target"], None))(outputs()),
+    def write(**changed):
+        made = {**outputs(), **changed}
+        return native.from_outputs(
+            *(made[name] for name in ("outputs", "pulled", "target", "to_target")),
             (K, D, T),
             None,
             0.0,
             math.inf,
         )
+
+    write()
+    whole, both = torch.randn(3 * ROWS, D), torch.randn(K * (1 + D + T) + D, ROWS)
+    for shared in (
+        {"target": whole[:ROWS], "to_target": whole[:ROWS]},
+        {"target": whole[:ROWS], "to_target": whole[ROWS // 2 : ROWS // 2 + ROWS]},
+        {"outputs": both[:-D], "pulled": both[:-D]},
+        {"outputs": both[:-D], "pulled": both[D:]},
+        {"pulled": both[:-D], "to_target": both[-D - 1 : -1].view(ROWS, D)},
+    ):
+        with pytest.raises(ArgumentError, match="shares memory"):
+            write(**shared)
+    for bad in (
+        torch.empty(1, D).expand(ROWS, D),
+        torch.empty(ROWS, 2 * D)[:, ::2],
+        torch.empty(D, ROWS).T,
+    ):
+        with pytest.raises(CondensError):
+            write(to_target=bad)
     noise = torch.randn(7, ROWS, D)
     for bad in (noise[:3], noise.flatten()[: ROWS * K * D]):
         made = draws()

@@ -167,7 +167,7 @@ class TransformedMixture(MappedMixture, SampledMixture):
 
         Exact for continuous dimensions. Given whole numbers, each component becomes several,
         at points of its own in the cell: some ten for one number and up to 256 where cells
-        are wide and correlations strong, up to 2304 for two, 2039 for more. The density then
+        are wide and correlations strong, up to 2304 for two, 4096 for more. The density then
         is accurate to 10⁻⁹ relative, for correlations up to 0.99 within a component; given
         three whole numbers or more, to some 10⁻².
         """

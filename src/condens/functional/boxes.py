@@ -1,10 +1,10 @@
-"""Probabilities of boxes under Gaussians, and points that stand for what lies in a box.
+"""Probabilities of boxes under Gaussians, and conditioning on a box.
 
 A box is a cell of whole numbers: its ends [..., n] may be infinite. Ū is upper triangular,
 so the last dimension is free of the others and each earlier one follows from those after
 it: zᵢ = Ūᵢᵢδᵢ + Σⱼ﹥ᵢ Ūᵢⱼδⱼ with δ = x − μ. Walking from the last to the first (Genz 1992),
 one zᵢ at a time is integrated over its interval, in log space: far cells are as accurate
-as near ones. All in the precision that comes.
+as near ones. The arithmetic has the precision of the arguments.
 """
 
 import math
@@ -20,16 +20,14 @@ from condens.functional.algebra import condition as condition_on_values
 from condens.functional.normal import LOG_2PI, cdf, gauss_legendre, log_interval
 from condens.functional.triangular import reorder, unpack
 
-# A lattice rule of 2039 points: powers of this generator, chosen by its P₂ criterion.
-_LATTICE, _GENERATOR = 2039, 164
-# The most nodes for each dimension, while there are few of these; then the lattice.
-_MOST = {1: 256, 2: 48, 3: 16}
-# Beyond a density of e⁻²⁸ of its largest (7.5 σ), an interval is cut off.
-_DEPTH = 28.0
+# The most Gauss–Legendre nodes a dimension, by the number of dimensions; beyond, Sobol points.
+_MAX_NODES = {1: 256, 2: 48, 3: 16}
+_SOBOL_POINTS = 2048
+# Where the density falls below e⁻²⁸ of its largest (7.5 σ), an interval is cut off.
+_CUT_DEPTH = 28.0
 # Nodes for a point, and for each unit of length: measured to give 10⁻⁸.
-_LEAST, _PER_LENGTH = 6, 1.6
-# How many numbers a block of the arithmetic has.
-_BLOCK = 100_000
+_MIN_NODES, _NODES_PER_LENGTH = 6, 1.6
+_NUMBERS_PER_BLOCK = 100_000
 
 
 def box_log_prob(
@@ -37,11 +35,11 @@ def box_log_prob(
 ) -> Tensor:
     """Return log P(lower ≤ X < upper) under every component.
 
-    The width upper − lower may be given apart, where the ends, rounded, have lost it.
+    Pass the width upper − lower where the rounded ends have lost it.
 
     Exact for n = 1. Beyond, one dimension is exact and the others are integrated: by
     Gauss–Legendre nodes, as many as the box and the correlations need, up to n = 4, and
-    by a fixed lattice of 2039 points beyond. The relative error is below 10⁻⁹ up to n = 3
+    by 2048 Sobol points beyond. The relative error is below 10⁻⁹ up to n = 3
     for correlations up to 0.99, and below 10⁻⁵ for n = 4 and correlations up to 0.9; from
     n = 5 on it is some 10⁻³ for likely boxes, 10⁻² for rare ones.
 
@@ -60,7 +58,9 @@ def box_log_prob(
     for need in needs.unique().tolist():
         rule = _rule(box.dimensions - 1, need, means)
         # No more rows at once than memory holds with all their points.
-        for rows in (needs == need).nonzero()[:, 0].split(1 + _BLOCK // len(rule.points)):
+        for rows in (
+            (needs == need).nonzero()[:, 0].split(1 + _NUMBERS_PER_BLOCK // len(rule.points))
+        ):
             found.append(_integral(box.take(rows), rule))
             places.append(rows)
     if not found:
@@ -88,23 +88,23 @@ def condition(
     """Return the mixture of the other dimensions, in ascending order, given a box of x[dims].
 
     p(x_a | box) ∝ Σₖ πₖ ∫ Nₖ(x_b) Nₖ(x_a | x_b) dx_b over the box: every component becomes
-    Q of them, one for each of its points in the box: 6 and more for one dimension, as many
-    as the box and the correlation need and 256 at most; 48² at most for two; the lattice
-    beyond. The width is as in `box_log_prob`. Shapes: lower, upper and width
-    [..., len(dims)] → K·Q components.
+    Q of them, one for each of its points in the box. For one dimension these are 6 to 256
+    nodes, as the box and the correlation need; for two at most 48², for three at most 16³;
+    beyond, 2048 Sobol points. The width is as in `box_log_prob`. Shapes: lower, upper and
+    width [..., len(dims)] → K·Q components.
     """
     fixed = marginal(logits, means, factors, dims)
-    coverage = box_log_prob(lower, upper, fixed.means, fixed.factors, width)
+    log_probability = box_log_prob(lower, upper, fixed.means, fixed.factors, width)
     box = _Box.of(lower, upper, fixed.means, fixed.factors, width)
     needs = box.needs(_speed(means, factors, dims), first=0)
-    rule = _rule(len(dims), int(needs.max()) if needs.numel() else _LEAST, means)
+    rule = _rule(len(dims), int(needs.max()) if needs.numel() else _MIN_NODES, means)
     deltas, log_weight = box.walk(rule, down_to=0)
     points = fixed.means + torch.stack([deltas[i] for i in range(len(dims))], -1)
-    log_shares = torch.log_softmax(log_weight, 0)
-    # Components as a batch of single Gaussians: each is conditioned on points of its own.
+    log_weight = torch.log_softmax(log_weight, 0)
+    # Components as a batch of single Gaussians: each is conditioned on its own points.
     single = torch.zeros_like(means[..., :1]), means.unsqueeze(-2), factors.unsqueeze(-2)
     given = condition_on_values(*single, dims, points)
-    weights = reweighted(logits, coverage) + log_shares
+    weights = reweighted(logits, log_probability) + log_weight
     centres = given.means.squeeze(-2).movedim(0, -2)
     shape = (*centres.shape[:-1], given.factors.shape[-1])
     return Parameters(
@@ -182,18 +182,20 @@ class _Box(NamedTuple):
         return sum(parts, torch.zeros_like(self.low[..., i]))
 
     def needs(self, speed: Tensor, *, first: int) -> Tensor:
-        """Return how many nodes the dimensions from `first` on need [...]; 0 is the lattice.
+        """Return how many nodes the dimensions from `first` on need [...]; 0 for Sobol points.
 
         That depends on the widths of the intervals of z, the speed at which other
         dimensions move with them, [..., m, n − first], and the slope of φ far from zero.
         """
         dims, still = range(self.dimensions), torch.zeros_like(self.low[..., 0])
-        most = _MOST.get(len(dims) - first, 0)
+        most = _MAX_NODES.get(len(dims) - first, 0)
         cuts = [_cut(_mirror(self.ends(i, still))[1]) for i in dims]
         far = 0.3 * torch.stack([upper.neg() for upper, _ in cuts], -1).amax(-1, keepdim=True)
         widths = torch.stack([width for _, width in cuts[first:]], -1)
         length = widths * speed.norm(dim=-2).clamp(min=1.0) * far.clamp(min=1.0)
-        needed = (_LEAST + _PER_LENGTH * length.amax(-1)).nan_to_num(nan=most).clamp(max=most)
+        needed = (
+            (_MIN_NODES + _NODES_PER_LENGTH * length.amax(-1)).nan_to_num(nan=most).clamp(max=most)
+        )
         # In steps of four: few rules serve all.
         return (needed.detach() / 4).ceil().to(torch.int64).mul(4).clamp(max=most)
 
@@ -214,7 +216,7 @@ class _Box(NamedTuple):
 
 
 class _Interval(NamedTuple):
-    """Ends of an interval of z, and its width, which they may have lost to rounding."""
+    """Ends of an interval of z, and its width, which the rounded ends may have lost."""
 
     lower: Tensor
     upper: Tensor
@@ -232,21 +234,23 @@ def _evenly(interval: _Interval, fraction: Tensor) -> tuple[Tensor, Tensor]:
 
 def _cut(interval: _Interval) -> tuple[Tensor, Tensor]:
     """Return the upper end and the width of an interval, cut off where φ is lost."""
-    upper = interval.upper.clamp(max=math.sqrt(2 * _DEPTH))
+    upper = interval.upper.clamp(max=math.sqrt(2 * _CUT_DEPTH))
     below = upper.clamp(max=0.0)
     # √(b² + 2·depth) − |b|, without the difference.
-    span = upper.clamp(min=0.0) + 2 * _DEPTH / ((below.square() + 2 * _DEPTH).sqrt() - below)
+    span = upper.clamp(min=0.0) + 2 * _CUT_DEPTH / (
+        (below.square() + 2 * _CUT_DEPTH).sqrt() - below
+    )
     width = interval.width - (interval.upper - upper)
     return upper, torch.minimum(width, span).clamp(min=torch.finfo(upper.dtype).tiny)
 
 
-def _by_mass(interval: _Interval, fraction: Tensor) -> tuple[Tensor, Tensor]:
-    """Return z at fractions of the mass of an interval, and the log of that mass."""
+def _by_probability(interval: _Interval, fraction: Tensor) -> tuple[Tensor, Tensor]:
+    """Return z at fractions of the probability of an interval, and its logarithm."""
     mirrored, (low, high, _) = _mirror(interval)
-    # In the far tail evenly: there the mass has no digits to be divided by.
+    # In the far tail evenly: there the probability has no digits to be divided by.
     near = high > -6
-    coverage = cdf(torch.where(near, low, -1.0)), cdf(torch.where(near, high, 0.0))
-    latent = torch.special.ndtri(coverage[1] - fraction * (coverage[1] - coverage[0]))
+    first, last = cdf(torch.where(near, low, -1.0)), cdf(torch.where(near, high, 0.0))
+    latent = torch.special.ndtri(last - fraction * (last - first))
     far, log_weight = _evenly(interval, fraction)
     return (
         torch.where(near, torch.where(mirrored, -latent, latent), far),
@@ -265,8 +269,8 @@ def _mirror(interval: _Interval) -> tuple[Tensor, _Interval]:
 class _Rule(NamedTuple):
     """Points [N, d] of the unit cube, their log weights [N], and how they divide an interval.
 
-    Nodes want a smooth integrand, and go evenly; a lattice wants one that is nearly
-    constant, and goes by mass.
+    Nodes want a smooth integrand, and divide its length; Sobol points want one that is nearly
+    constant, and divide its probability.
     """
 
     points: Tensor
@@ -275,22 +279,20 @@ class _Rule(NamedTuple):
 
 
 def _rule(dimensions: int, count: int, like: Tensor) -> _Rule:
-    """Return a product of `count` nodes for each dimension, or the lattice for none."""
+    """Return a product of `count` nodes for each dimension, or Sobol points for none."""
     if not count:
-        points = _lattice(dimensions).to(like)
-        return _Rule(points, torch.full_like(points[:, 0], -math.log(_LATTICE)), _by_mass)
+        points = _sobol(dimensions).to(like)
+        return _Rule(points, torch.full_like(points[:, 0], -math.log(len(points))), _by_probability)
     nodes, weights = gauss_legendre(count, like)
-    points, shares = (
+    points, products = (
         torch.cartesian_prod(*[axis] * dimensions).reshape(-1, dimensions)
         for axis in (nodes, weights)
     )
-    return _Rule(points, shares.log().sum(-1), _evenly)
+    return _Rule(points, products.log().sum(-1), _evenly)
 
 
 @cache
-def _lattice(dimensions: int) -> Tensor:
-    """Return the points of a Korobov lattice, folded so that integrands need not be periodic."""
-    powers = [pow(_GENERATOR, i, _LATTICE) for i in range(dimensions)]
-    steps = torch.arange(_LATTICE, dtype=torch.float64).unsqueeze(-1)
-    shifted = (steps * torch.tensor(powers, dtype=torch.float64) + 0.5) % _LATTICE / _LATTICE
-    return 1 - (2 * shifted - 1).abs()
+def _sobol(dimensions: int) -> Tensor:
+    """Return the first Sobol points, moved to the middle of their cells: none is at an end."""
+    points = torch.quasirandom.SobolEngine(dimensions).draw(_SOBOL_POINTS, dtype=torch.float64)
+    return points + 0.5 / _SOBOL_POINTS

@@ -87,32 +87,6 @@ def total(
     return value, made
 
 
-def into(
-    gradients: Sequence[Tensor | None], inputs: Sequence[Tensor], weights: Tensor | None
-) -> Tensor:
-    """Return Σ weights · loss; write the gradients, which have the inputs' shapes and strides.
-
-    That of the target may be None.
-    """
-    rows = _readable_rows(inputs)
-    for name, to, of in zip(Rows._fields, gradients, rows, strict=True):
-        if to is None and name == "target":
-            continue
-        gradient = f"the gradient of {name}"
-        check(((gradient, to, of.shape),), of)
-        assert to is not None
-        if to.stride() != of.stride() or not _compact(of):
-            raise ArgumentError(
-                gradient,
-                got=f"has the strides {to.stride()}",
-                expected=f"{name} has {of.stride()}",
-                fix="Make both contiguous.",
-            )
-    value, loss = rows.target.new_empty(()), rows.target.new_empty(rows.target.shape[0])
-    _run(rows, loss, value, gradients, _weights(weights, rows.target))
-    return value
-
-
 def from_outputs(
     outputs: Tensor,
     pulled: Tensor,
