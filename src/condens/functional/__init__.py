@@ -20,8 +20,8 @@ from condens.functional.triangular import (
     whiten,
 )
 
-# Those that reach C check their arguments themselves; the others are checked here, at the door,
-# because the methods of a mixture call them with tensors that have been.
+# Functions that reach C check their arguments themselves. The others are checked here, because
+# the methods of a mixture call them with tensors that have been checked.
 cdf = checked(univariate.cdf, dimensions=1)
 component_log_prob = checked(mixture.component_log_prob)
 conditional_cdfs = checked(implicit.conditional_cdfs)

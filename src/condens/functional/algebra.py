@@ -1,8 +1,8 @@
-"""Mixtures from mixtures: marginals, conditionals, affine images, products, ensembles.
+"""Mixtures from mixtures: marginals, conditionals, affine transforms, products, ensembles.
 
 A Gaussian mixture stays a Gaussian mixture under each of these, with full covariances
 or diagonal ones. Every function returns the parameters of the new mixture. All run in
-double precision and return the dtype that came.
+double precision and return the dtype of the means.
 """
 
 from collections.abc import Sequence
@@ -100,7 +100,7 @@ def affine_scale(
 ) -> Parameters:
     """Return the mixture of scale·x + loc, elementwise.
 
-    Shapes: scale [D], or [..., 1, D] for each mixture its own, and loc [..., D].
+    Shapes: scale [D], or [..., 1, D] one for each mixture, and loc [..., D].
     """
     dtype = means.dtype
     logits, means, factors, scale, loc = widen(logits, means, factors, scale, loc)
@@ -115,9 +115,8 @@ def affine_matrix(
 
     The factor is that of Ū A⁻¹ for square A; else A Ū⁻¹ is a square root of A Σ Aᵀ.
     Shapes: matrix [..., M, D], loc [..., M], their leading axes broadcast against the
-    batch. The second result, [...], is the smallest
-    sine between a row, in units of the dimensions' deviations, and the rows before it:
-    zero where A lacks full row rank.
+    batch. The second result, [...], is the smallest sine between a row, in units of the
+    dimensions' deviations, and the rows before it: zero where A lacks full row rank.
     """
     dtype = means.dtype
     logits, means, factors, matrix, loc = widen(logits, means, factors, matrix, loc)
@@ -125,11 +124,11 @@ def affine_matrix(
     _, r = triangularise((rows / rows.norm(dim=-1, keepdim=True)).mT)
     matrix = matrix.unsqueeze(-3)
     centre = (matrix @ means.unsqueeze(-1)).squeeze(-1) + loc.unsqueeze(-2)
-    image = Parameters(logits, centre, _image(matrix, factors)).to(dtype)
-    return image, r.diagonal(dim1=-2, dim2=-1).amin(-1)
+    moved = Parameters(logits, centre, _transformed(matrix, factors)).to(dtype)
+    return moved, r.diagonal(dim1=-2, dim2=-1).amin(-1)
 
 
-def _image(matrix: Tensor, factors: Tensor) -> Tensor:
+def _transformed(matrix: Tensor, factors: Tensor) -> Tensor:
     """Return the packed factors of A x. Shapes: matrix [..., 1, M, D], factors [..., K, T]."""
     rows, dimensions = matrix.shape[-2:]
     if rows < dimensions:
@@ -229,7 +228,7 @@ def ensemble(members: Sequence[Parameters], log_weights: Tensor) -> Parameters:
 def joined_logits(logits: Sequence[Tensor], log_weights: Tensor) -> Tensor:
     """Return the logits of all members' components. Shapes: M times [..., K], [M] → [..., ΣK]."""
     pairs = zip(logits, log_weights, strict=True)
-    return torch.cat([torch.log_softmax(own, -1) + weight for own, weight in pairs], -1)
+    return torch.cat([torch.log_softmax(each, -1) + weight for each, weight in pairs], -1)
 
 
 def reweighted(logits: Tensor, log_evidence: Tensor) -> Tensor:

@@ -40,7 +40,7 @@ def length(vectors: Tensor, axis: int = -1) -> Tensor:
 
 def _stratified(values: Tensor, weights: Tensor) -> Estimate:
     """Combine draws from every component. Shapes: values [N, ..., K], weights [..., K] → [...]."""
-    # What draws from a component without weight say, even infinity, does not count.
+    # Draws from a component without weight do not count, even infinite ones.
     values = torch.where(weights > 0, values, 0.0)
     errors = weights.detach() * standard_error(values)
     return Estimate((weights * values.mean(0)).sum(-1), errors.norm(dim=-1))
@@ -141,10 +141,10 @@ def gaussian_kl(loc: Tensor, factor: Tensor, other_loc: Tensor, other_upper: Ten
 
 
 def hpd_threshold(levels: Tensor, coverage: float) -> Estimate:
-    """Estimate the log density t whose region {x : log p(x) ≥ t} holds the given mass.
+    """Estimate the log density t whose region {x : log p(x) ≥ t} has the given probability.
 
     t is a quantile of log p(X), read off its values at N draws. The standard error of the
-    mass inside is √(mass(1 − mass)/N); that of t follows from the spacing of the order
+    probability p inside is √(p(1 − p)/N); that of t follows from the spacing of the order
     statistics two such errors to either side. Needs some ten draws on either side of the
     quantile. Shapes: levels [N, ...] → [...].
     """

@@ -1,6 +1,6 @@
 """Pathwise gradients of mixture samples and quantiles, by implicit differentiation.
 
-A mixture is mapped to the unit cube by its conditional distribution functions
+The conditional distribution functions of a mixture take it to the unit cube:
 
     Fᵢ(x; θ) = P(Xᵢ ≤ xᵢ | xᵢ₊₁, …, x_D) = Σₖ wₖᵢ Φ(zₖᵢ),
     wₖᵢ ∝ πₖ Πₘ﹥ᵢ φ(zₖₘ) exp(Uₖₘₘ).
@@ -36,8 +36,8 @@ def _terms(target: Tensor, logits: Tensor, means: Tensor, factors: Tensor) -> _T
     difference = target.unsqueeze(-2) - means
     latent = whiten(difference, factors)
     steps = factors[..., :dimensions] - 0.5 * (latent.square() + normal.LOG_2PI)
-    # Sums over the dimensions that come later, m > i; not by subtracting the own term,
-    # which may be so large as to leave no digits.
+    # Sums over the dimensions that come later, m > i; not by subtracting term i
+    # from all, which may be so large as to leave no digits.
     later = torch.nn.functional.pad(steps[..., 1:].flip(-1).cumsum(-1).flip(-1), (0, 1))
     log_weights = torch.log_softmax(logits.unsqueeze(-1) + later, -2)
     joint = log_weights + steps
@@ -151,8 +151,8 @@ def _weight_ratio(terms: _Terms) -> Tensor:
     """
     above = (terms.log_weights.exp() * normal.cdf(terms.latent)).sum(-2, keepdim=True) > 0.5
     side = torch.where(above, -1.0, 1.0).to(terms.latent.dtype)
-    log_mass = terms.log_weights + torch.special.log_ndtr(side * terms.latent)
-    ratio = side * _exp(log_mass - terms.log_density.unsqueeze(-2))
+    log_tail = terms.log_weights + torch.special.log_ndtr(side * terms.latent)
+    ratio = side * _exp(log_tail - terms.log_density.unsqueeze(-2))
     return ratio - terms.log_weights.exp() * ratio.sum(-2, keepdim=True)
 
 

@@ -47,7 +47,7 @@ def _component_log_prob(target: Tensor, means: Tensor, factors: Tensor, *, reach
     dimensions = means.shape[-1]
     difference = target.unsqueeze(-2) - means
     # Numbers whose square overflows leave before the arithmetic: in the backward pass
-    # 0 · ∞ would be NaN. A NaN that came in is not hidden.
+    # 0 · ∞ would be NaN. A NaN of the input is not hidden.
     near = ~difference.isinf()
     latent = whiten(torch.where(near, difference, 0.0), factors)
     broken = difference.isnan().any(-1) | factors.sum(-1).isnan()
@@ -141,7 +141,7 @@ def compared(
         target: x [..., D].
         means: [..., K, D].
         covariances: tensors [..., K, *], equal for components of equal covariance.
-        latent: maps x − μ [..., K, D] to z [..., K, *], linearly.
+        latent: takes x − μ [..., K, D] to z [..., K, *], linearly.
         sign: of the energies.
     """
     if joint.shape[-1] == 1 or not anywhere(joint.detach().abs() > _FAR):

@@ -9,12 +9,12 @@ from condens.functional.mixture import broadcast, joint_log_prob, log_prob
 from condens.functional.precision import widen
 from condens.functional.triangular import solve_upper, triangularise, unpack, whiten
 
-_MOST_STEPS = 2000
-_MOST_ESCAPES = 8
+_MAX_STEPS = 2000
+_MAX_ESCAPES = 8
 # Two ascents that end within this many local deviations found one mode.
-_SAME = 1e-4
+_SAME_DISTANCE = 1e-4
 # So did two within this many, unless the density dips between them.
-_NEAR = 0.5
+_NEAR_DISTANCE = 0.5
 
 
 class Modes(NamedTuple):
@@ -56,7 +56,7 @@ def modes(logits: Tensor, means: Tensor, factors: Tensor) -> Modes:
         batch = wide[0].shape[:-1]
         flat = [tensor.reshape(batch.numel(), *tensor.shape[len(batch) :]) for tensor in wide]
         points = _ascend(flat[1].movedim(-2, 0), *flat)
-        for _ in range(_MOST_ESCAPES):
+        for _ in range(_MAX_ESCAPES):
             points, stuck = _leave_saddles(points, *flat)
             if not stuck:
                 break
@@ -72,16 +72,16 @@ def _local(points: Tensor, logits: Tensor, means: Tensor, factors: Tensor) -> _L
     """Return the density around points [N, B, D] of mixtures [B, K]."""
     joint = joint_log_prob(points, logits, means, factors)
     log_density = joint.logsumexp(-1)
-    share = (joint - log_density.unsqueeze(-1)).exp().sqrt()[..., None, None]
+    root_responsibility = (joint - log_density.unsqueeze(-1)).exp().sqrt()[..., None, None]
     # Row k of blocks: √rₖ Ūₖ, so that the product with its transpose sums rₖΛₖ.
-    blocks = share * unpack(factors, means.shape[-1])
+    blocks = root_responsibility * unpack(factors, means.shape[-1])
     _, root = triangularise(blocks.flatten(-3, -2))
     white = torch.linalg.solve_triangular(root.unsqueeze(-3), blocks, upper=True, left=False)
     latent = whiten(points.unsqueeze(-2) - means, factors)
     # √rₖ times the gradient of component k.
     pulls = -torch.einsum("...kij,...ki->...kj", white, latent)
-    slope = (share.squeeze(-1) * pulls).sum(-2)
-    spread = pulls - share.squeeze(-1) * slope.unsqueeze(-2)
+    slope = (root_responsibility.squeeze(-1) * pulls).sum(-2)
+    spread = pulls - root_responsibility.squeeze(-1) * slope.unsqueeze(-2)
     identity = torch.eye(points.shape[-1], dtype=points.dtype, device=points.device)
     return _Local(log_density, root, slope, identity - spread.mT @ spread)
 
@@ -91,7 +91,7 @@ def _ascend(points: Tensor, logits: Tensor, means: Tensor, factors: Tensor) -> T
     tolerance = 1e-2 * torch.finfo(points.dtype).eps ** 0.5
     rested, climbing = points.clone(), torch.arange(points.shape[1], device=points.device)
     done = torch.zeros_like(points[..., 0], dtype=torch.bool)
-    for _ in range(_MOST_STEPS):
+    for _ in range(_MAX_STEPS):
         here = _local(points, logits, means, factors)
         root, failed = torch.linalg.cholesky_ex(here.curvature)
         newton = torch.cholesky_solve(here.slope.unsqueeze(-1), root).squeeze(-1)
@@ -150,5 +150,5 @@ def _repeated(
         distance = (root[i] @ gap.unsqueeze(-1)).squeeze(-1).norm(dim=-1)
         middle = log_prob(points[i] - 0.5 * gap, logits, means, factors)
         dips = middle < log_density[i] - 1e-12
-        repeated[i] = ((distance <= _SAME) | ((distance <= _NEAR) & ~dips)).any(0)
+        repeated[i] = ((distance <= _SAME_DISTANCE) | ((distance <= _NEAR_DISTANCE) & ~dips)).any(0)
     return repeated

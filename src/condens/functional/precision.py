@@ -1,4 +1,4 @@
-"""The number format in which the arithmetic is done, whatever the arguments' own."""
+"""The precision of the arithmetic, whatever the dtype of the arguments."""
 
 from typing import overload
 
@@ -23,7 +23,7 @@ def widen(first: Tensor, /) -> Tensor: ...
 @overload
 def widen(first: Tensor, /, *others: Tensor) -> tuple[Tensor, ...]: ...
 def widen(first: Tensor, /, *others: Tensor) -> Tensor | tuple[Tensor, ...]:
-    """Convert tensors to their working precision; gradients flow back in their own.
+    """Convert tensors to their working precision; gradients flow back in the original one.
 
     >>> widen(torch.zeros(1, dtype=torch.float16)).dtype
     torch.float64

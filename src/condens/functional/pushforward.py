@@ -1,4 +1,4 @@
-"""Moments of f(X) for a normal X: the exponential, the logistic function, and the floor.
+"""Pushforwards f(X) of a normal X: moments of its exponential, logistic function and floor.
 
 A function's Hermite coefficients aₙ = E[f(X) heₙ(Z)], X = μ + σZ, give its covariance with
 any other by Mehler's expansion, Cov(f(X), g(Y)) = Σ aₙbₙρⁿ. A threshold 1(Z ≥ t) has
@@ -17,17 +17,17 @@ from condens.functional import normal
 
 ORDER = 96
 # Numbers beyond e³⁴⁰ have squares beyond double precision.
-_LARGEST = 340.0
-# Thresholds to either side of the median; on the plain scale the wide ones are smooth.
-_WINDOW, _NARROW = 128, 32
-_BLOCK = 64
-# A density this many units wide is smooth at the scale of one: e^(−2π²·4) of it is not.
-_SMOOTH = 2.0
+_MAX_LOG = 340.0
+# Thresholds to either side of the median, of ⌊e^X⌋ and of ⌊X⌋; wider densities are smooth.
+_LOG_WINDOW, _PLAIN_WINDOW = 128, 32
+_ROWS_PER_BLOCK = 64
+# A density with this deviation is smooth at unit scale: all but e^(−2π²·4) of it.
+_SMOOTH_DEVIATION = 2.0
 
 
 def saturated(value: Tensor) -> Tensor:
     """Return the value, or ±e³⁴⁰ where it is larger: a number that has a square."""
-    return value.clamp(-math.exp(_LARGEST), math.exp(_LARGEST))
+    return value.clamp(-math.exp(_MAX_LOG), math.exp(_MAX_LOG))
 
 
 def lognormal_mean(mean: Tensor, deviation: Tensor) -> Tensor:
@@ -40,7 +40,7 @@ def lognormal_variance(mean: Tensor, deviation: Tensor) -> Tensor:
     spread = deviation.square()
     # log(e^s − 1) = s + log(1 − e^−s), which does not overflow.
     exponent = 2 * mean + 2 * spread + (-torch.expm1(-spread)).log()
-    return exponent.clamp(max=2 * _LARGEST).exp()
+    return exponent.clamp(max=2 * _MAX_LOG).exp()
 
 
 def lognormal_covariance(
@@ -48,7 +48,7 @@ def lognormal_covariance(
 ) -> Tensor:
     """Return Cov[e^X, e^Y] = E[e^X] E[e^Y] (e^c − 1), c = Cov[X, Y], at most e⁶⁸⁰."""
     size = mean + other_mean + 0.5 * (deviation.square() + other_deviation.square())
-    product, joint = ((size + c).clamp(max=2 * _LARGEST).exp() for c in (0, covariance))
+    product, joint = ((size + c).clamp(max=2 * _MAX_LOG).exp() for c in (0, covariance))
     return torch.where(
         covariance > 1, joint - product, product * torch.expm1(covariance.clamp(max=1))
     )
@@ -56,7 +56,7 @@ def lognormal_covariance(
 
 def lognormal_overflows(mean: Tensor, deviation: Tensor) -> Tensor:
     """Tell whether the second moment of e^X is beyond what is computed with."""
-    return mean + deviation.square() > _LARGEST
+    return mean + deviation.square() > _MAX_LOG
 
 
 def lognormal_coefficients(mean: Tensor, deviation: Tensor) -> Tensor:
@@ -65,7 +65,7 @@ def lognormal_coefficients(mean: Tensor, deviation: Tensor) -> Tensor:
     log_factorial = torch.lgamma(order + 1)
     size = (mean + 0.5 * deviation.square()).unsqueeze(-1)
     exponent = size + order * deviation.log().unsqueeze(-1) - 0.5 * log_factorial
-    return exponent.clamp(max=_LARGEST).exp()
+    return exponent.clamp(max=_MAX_LOG).exp()
 
 
 def logistic_moments(mean: Tensor, deviation: Tensor) -> tuple[Tensor, Tensor]:
@@ -75,14 +75,14 @@ def logistic_moments(mean: Tensor, deviation: Tensor) -> tuple[Tensor, Tensor]:
     else over the thresholds l of s(x) = ∫ s′(l) 1(x ≥ l) dl, s(x)² = ∫ 2s(l)s′(l) 1(x ≥ l) dl.
     Where σ < 1 the errors are relative, however small the values are.
     """
-    latent, shares = _latent_grid(mean)
+    latent, weights = _latent_grid(mean)
     step = deviation.clamp(max=1.0).unsqueeze(-1) * latent
     values = torch.sigmoid(mean.unsqueeze(-1) + step)
     # s(μ + d) − s(μ) = −s(μ + d) s(−μ) expm1(−d): a difference would round small d away.
     rise = -values * torch.sigmoid(-mean).unsqueeze(-1) * torch.expm1(-step)
-    gained = rise @ shares
+    gained = rise @ weights
     narrow = torch.sigmoid(mean) + gained
-    narrow_spread = (rise - gained.unsqueeze(-1)).square() @ shares
+    narrow_spread = (rise - gained.unsqueeze(-1)).square() @ weights
     levels, slopes = _logistic_grid(mean)
     # From the side on which s is small: 1 − s has the same variance, with more digits.
     passed = normal.cdf((-mean.abs().unsqueeze(-1) - levels) / deviation.unsqueeze(-1))
@@ -94,11 +94,11 @@ def logistic_moments(mean: Tensor, deviation: Tensor) -> tuple[Tensor, Tensor]:
 
 def logistic_coefficients(mean: Tensor, deviation: Tensor) -> Tensor:
     """Return the Hermite coefficients of the logistic function."""
-    latent, shares = _latent_grid(mean)
+    latent, weights = _latent_grid(mean)
     values = torch.sigmoid(mean.unsqueeze(-1) + deviation.unsqueeze(-1) * latent)
-    # The shares hold φ already; what the functions add is heₙ.
+    # The weights include φ; the functions add heₙ.
     functions = torch.stack(list(_hermite(latent, torch.ones_like(latent), ORDER + 1)), -1)
-    narrow = values @ (shares.unsqueeze(-1) * functions[..., 1:])
+    narrow = values @ (weights.unsqueeze(-1) * functions[..., 1:])
     levels, slopes = _logistic_grid(mean)
     wide = threshold_coefficients(
         (levels - mean.unsqueeze(-1)) / deviation.unsqueeze(-1), slopes.expand(*mean.shape, -1)
@@ -146,10 +146,10 @@ def threshold_coefficients(latent: Tensor, weights: Tensor) -> Tensor:
     """Return aₙ = Σₘ wₘ φ(tₘ) heₙ₋₁(tₘ)/√n. Shapes: t and w [..., M] → [..., ORDER]."""
     rows = latent.reshape(-1, latent.shape[-1]), weights.reshape(-1, latent.shape[-1])
     # In blocks that stay in the cache: the recurrence passes over them ORDER times.
-    blocks = zip(*(tensor.split(_BLOCK) for tensor in rows), strict=True)
+    blocks = zip(*(tensor.split(_ROWS_PER_BLOCK) for tensor in rows), strict=True)
     sums = []
-    for places, shares in blocks:
-        functions = _hermite(places, shares * normal.density(places), ORDER)
+    for places, heights in blocks:
+        functions = _hermite(places, heights * normal.density(places), ORDER)
         sums.append(torch.stack([f.sum(-1) / math.sqrt(n) for n, f in enumerate(functions, 1)], -1))
     return torch.cat(sums).reshape(*latent.shape[:-1], ORDER)
 
@@ -175,12 +175,12 @@ def _logistic_grid(like: Tensor) -> tuple[Tensor, Tensor]:
 def _thresholds(mean: Tensor, deviation: Tensor, *, log: bool) -> tuple[Tensor, Tensor, Tensor]:
     """Return c, the steps m and the standardised places of the thresholds c + m."""
     if log:
-        centre = mean.detach().clamp(max=_LARGEST).exp().floor()
+        centre = mean.detach().clamp(max=_MAX_LOG).exp().floor()
         # Wide on the log scale: down to zero, so that only one side is left open.
-        centre = torch.where(deviation > 0.2, centre.clamp(max=_WINDOW), centre)
+        centre = torch.where(deviation > 0.2, centre.clamp(max=_LOG_WINDOW), centre)
     else:
         centre = mean.detach().floor()
-    window = _WINDOW if log else _NARROW
+    window = _LOG_WINDOW if log else _PLAIN_WINDOW
     steps = torch.arange(1 - window, window + 1, dtype=mean.dtype, device=mean.device)
     places = centre.unsqueeze(-1) + steps
     # A threshold at or below zero is always passed; −inf would make the gradient NaN.
@@ -193,12 +193,12 @@ def _thresholds(mean: Tensor, deviation: Tensor, *, log: bool) -> tuple[Tensor, 
 
 def _is_smooth(mean: Tensor, deviation: Tensor, *, log: bool) -> Tensor:
     if not log:
-        return deviation > _SMOOTH
-    return deviation.log() + mean - 9 * deviation > math.log(_SMOOTH)
+        return deviation > _SMOOTH_DEVIATION
+    return deviation.log() + mean - 9 * deviation > math.log(_SMOOTH_DEVIATION)
 
 
 def _open_end(centre: Tensor, mean: Tensor, deviation: Tensor) -> Tensor:
-    return ((centre + _WINDOW + 0.5).log() - mean) / deviation
+    return ((centre + _LOG_WINDOW + 0.5).log() - mean) / deviation
 
 
 def _beyond(centre: Tensor, mean: Tensor, deviation: Tensor) -> tuple[Tensor, Tensor]:
@@ -208,15 +208,15 @@ def _beyond(centre: Tensor, mean: Tensor, deviation: Tensor) -> tuple[Tensor, Te
     E[((z − c − ½)² − M²)₊], with the first term of Euler and Maclaurin.
     """
     latent, shift = _open_end(centre, mean, deviation), centre + 0.5
-    coverage, partial, square = (normal.cdf(p * deviation - latent) for p in range(3))
+    tail, partial, square = (normal.cdf(p * deviation - latent) for p in range(3))
     first = lognormal_mean(mean, deviation) * partial
-    exponent = (2 * (mean + deviation.square())).clamp(max=2 * _LARGEST)
+    exponent = (2 * (mean + deviation.square())).clamp(max=2 * _MAX_LOG)
     second = exponent.exp() * square - 2 * shift * saturated(first)
-    excess = second + (shift.square() - _WINDOW**2) * coverage
-    density = normal.density(latent) / (deviation * (shift + _WINDOW))
+    excess = second + (shift.square() - _LOG_WINDOW**2) * tail
+    density = normal.density(latent) / (deviation * (shift + _LOG_WINDOW))
     return (
-        first - (shift + _WINDOW) * coverage - density / 24,
-        excess + (coverage - _WINDOW * density) / 12,
+        first - (shift + _LOG_WINDOW) * tail - density / 24,
+        excess + (tail - _LOG_WINDOW * density) / 12,
     )
 
 
@@ -228,7 +228,7 @@ def _beyond_coefficients(centre: Tensor, mean: Tensor, deviation: Tensor) -> Ten
     latent = _open_end(centre, mean, deviation).clamp(-40, 40)
     integral = saturated(lognormal_mean(mean, deviation)) * normal.cdf(deviation - latent)
     functions = list(_hermite(latent, normal.density(latent), ORDER + 1))
-    height, coefficients = centre + _WINDOW + 0.5, []
+    height, coefficients = centre + _LOG_WINDOW + 0.5, []
     for n in range(1, ORDER + 1):
         correction = functions[n] / (24 * deviation * height)
         coefficients.append(saturated(deviation * integral / math.sqrt(n)) - correction)

@@ -54,8 +54,8 @@ def rsample(
 
     The gradient of a sample average is an unbiased estimate of the gradient of the
     expectation. Weight moves between components through the density between them: where
-    they hardly overlap, the draws that would carry the logits' gradient never come, and
-    neither the estimate nor its spread shows it.
+    they hardly overlap, the draws that would carry the logits' gradient are too rare to occur,
+    and neither the estimate nor its spread shows it.
 
     Shapes: → `[*shape, *batch, D]`.
     """
@@ -155,14 +155,14 @@ def _(noise: Tensor, *_: Tensor) -> Tensor:
 
 @_operator.register_vmap
 def _(info: Any, axes: Sequence[int | None], *tensors: Tensor) -> tuple[Tensor, int]:
-    """Make one axis of the mapped one and the batch's, which is the second of [S, B, …]."""
+    """Merge the axis of vmap with the batch's, which is the second of [S, B, …]."""
     merged = []
     for tensor, axis, place in zip(tensors, axes, (1, 1, 0, 0, 0), strict=True):
         if axis is None:
-            mapped = tensor.expand(info.batch_size, *tensor.shape).movedim(0, place)
+            moved = tensor.expand(info.batch_size, *tensor.shape).movedim(0, place)
         else:
-            mapped = tensor.movedim(axis, place)
-        merged.append(mapped.flatten(place, place + 1))
+            moved = tensor.movedim(axis, place)
+        merged.append(moved.flatten(place, place + 1))
     return torch.ops.condens.draw(*merged).unflatten(1, (info.batch_size, -1)), 1
 
 
@@ -197,7 +197,7 @@ def _solve(
             factors[member, component],
         )
         draws = (unwhiten(latent.movedim(1, 0), factor) + centre).movedim(1, 0)
-        # What fills up a block goes to the row that nobody reads.
+        # What fills up a block goes to a row that is never read.
         target = torch.where(place < stop[part, None], row, len(rows))
         solved.index_copy_(0, target.flatten(), draws.flatten(0, 1).to(rows.dtype))
     return solved[:-1]

@@ -1,4 +1,4 @@
-"""Numbers that judge a mixture by what was then observed. Lower is better."""
+"""Proper scores of a mixture at an observed target. Lower is better."""
 
 import math
 
@@ -45,7 +45,7 @@ def _in_order(
 
 
 def _components(logits: Tensor, means: Tensor, factors: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return weights, means and deviations [..., K]; what has no weight has no say."""
+    """Return weights, means and deviations [..., K]; a component without weight has no effect."""
     weights = torch.softmax(logits, -1)
     idle = weights == 0
     log_precision = factors.squeeze(-1).masked_fill(idle, 0.0)
@@ -72,10 +72,10 @@ def _positive_part(centre: Tensor, deviation: Tensor) -> Tensor:
     return deviation * normal.density(ratio) + centre * normal.cdf(ratio)
 
 
-# Deviations of X below which e^X is about as wide as its mean, at most.
-_NARROW = 1.0
-# The logarithm of the largest double, less what a sum of a few such takes.
-_LARGEST = 709.0
+# Deviations of X below which e^X is at most about as wide as its mean.
+_NARROW_DEVIATION = 1.0
+# The logarithm of the largest double, less the margin of a sum of a few such numbers.
+_MAX_LOG = 709.0
 
 
 def lognormal_crps(target: Tensor, logits: Tensor, means: Tensor, factors: Tensor) -> Tensor:
@@ -93,11 +93,11 @@ def lognormal_crps(target: Tensor, logits: Tensor, means: Tensor, factors: Tenso
     dtype = means.dtype
     target, logits, means, factors = widen(target, logits, means, factors)
     weights, centres, deviation = _components(logits, means, factors)
-    beyond = _log_size(centres, deviation) > _LARGEST
+    beyond = _log_size(centres, deviation) > _MAX_LOG
     centres, deviation = centres.masked_fill(beyond, 0.0), deviation.masked_fill(beyond, 1.0)
-    wide_first = torch.where(deviation < _NARROW, centres, -torch.inf)
+    wide_first = torch.where(deviation < _NARROW_DEVIATION, centres, -torch.inf)
     weights, centres, deviation = _in_order(wide_first, weights, centres, deviation)
-    narrow = deviation < _NARROW
+    narrow = deviation < _NARROW_DEVIATION
     above = torch.where(
         narrow,
         _excess(target, centres.masked_fill(~narrow, 0.0), deviation.masked_fill(~narrow, 0.5)),
@@ -117,12 +117,12 @@ def _log_mean(mean: Tensor, deviation: Tensor) -> Tensor:
 def _log_size(mean: Tensor, deviation: Tensor) -> Tensor:
     """Return log E[e^X] for narrow X, and log ½E min(e^X, e^X′) for wide ones."""
     shared = torch.special.log_ndtr(deviation * -math.sqrt(0.5))
-    return _log_mean(mean, deviation) + torch.where(deviation < _NARROW, 0.0, shared)
+    return _log_mean(mean, deviation) + torch.where(deviation < _NARROW_DEVIATION, 0.0, shared)
 
 
 def _between(mean: Tensor, deviation: Tensor) -> Tensor:
     """Return E(Yₖ − Yₗ)₊ for narrow k, and −E min(Yₖ, Yₗ) for wide ones [..., K, K]."""
-    narrow = deviation < _NARROW
+    narrow = deviation < _NARROW_DEVIATION
     # Of the wide ones' exchange nothing is used, but its gradient must be a number.
     mean_, deviation_ = mean.masked_fill(~narrow, 0.0), deviation.masked_fill(~narrow, 0.5)
     spread, log_mean = deviation_.square(), _log_mean(mean_, deviation_)
@@ -163,7 +163,7 @@ def _shortfall(strike: Tensor, mean: Tensor, deviation: Tensor) -> Tensor:
     """Return E(c − e^X)₊."""
     shift, latent, positive = _place(strike, mean, deviation)
     growth = shift + 0.5 * deviation.square()
-    near = (growth < 1) & (deviation < _NARROW)
+    near = (growth < 1) & (deviation < _NARROW_DEVIATION)
     close, place = torch.where(near, growth, 0.0), torch.where(near, latent, 0.0)
     narrow = deviation.masked_fill(~near, 0.5)
     inner = _slice(place, narrow) - torch.expm1(close) * normal.cdf(place - narrow)
@@ -175,8 +175,8 @@ def _lesser(strike: Tensor, mean: Tensor, deviation: Tensor) -> Tensor:
     """Return E min(e^X, c)."""
     shift, latent, positive = _place(strike, mean, deviation)
     growth = shift + 0.5 * deviation.square()
-    share = (growth + torch.special.log_ndtr(latent - deviation)).exp() + normal.cdf(-latent)
-    return torch.where(positive, strike * share, strike)
+    part = (growth + torch.special.log_ndtr(latent - deviation)).exp() + normal.cdf(-latent)
+    return torch.where(positive, strike * part, strike)
 
 
 def _place(strike: Tensor, mean: Tensor, deviation: Tensor) -> tuple[Tensor, Tensor, Tensor]:

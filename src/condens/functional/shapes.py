@@ -34,14 +34,14 @@ def checked(function: Callable[P, R], *, dimensions: int | None = None) -> Calla
     names = tuple(inspect.signature(function).parameters)
 
     @wraps(function)
-    def door(*args: P.args, **options: P.kwargs) -> R:
+    def wrapper(*args: P.args, **options: P.kwargs) -> R:
         given = {**dict(zip(names, args, strict=False)), **options}
         tensors: dict[str, Any] = {name: given[name] for name in AXES if name in given}
         if {"means", "factors"} <= tensors.keys():  # else the call itself names what it lacks
             check_mixture(tensors, dimensions)
         return function(*args, **options)
 
-    return door
+    return wrapper
 
 
 def check_mixture(tensors: Mapping[str, Tensor], dimensions: int | None = None) -> torch.Size:

@@ -1,6 +1,6 @@
-"""Tails of one-dimensional mixtures on a logarithmic scale, where a probability has no digits left.
+"""Tails of one-dimensional mixtures on a logarithmic scale, for probabilities that underflow.
 
-Here D = 1, as in `univariate`. Upper tails are lower tails of the mirror image, −x and −μ.
+Here D = 1, as in `univariate`. An upper tail is the lower tail of the mirrored mixture, −x and −μ.
 """
 
 import math
@@ -14,8 +14,8 @@ from condens.functional.precision import widen
 # How near log F comes to the level asked for, relative to 1 + |level|.
 TOLERANCE = 1e-10
 # Steps halve, or the bracket does, from the largest double to the smallest at worst. The bound
-# guards a defect.
-_MOST_STEPS = 2500
+# guards against a defect.
+_MAX_STEPS = 2500
 
 
 def log_cdf(target: Tensor, logits: Tensor, means: Tensor, factors: Tensor) -> Tensor:
@@ -37,7 +37,7 @@ def log_icdf(log_level: float, logits: Tensor, means: Tensor, factors: Tensor) -
     """Return the x with log P(X ≤ x) = log_level, up to log ½, in double precision.
 
     To `TOLERANCE` on the scale of the level; where doubles are too far apart for that, the
-    one below. Newton's method inside a bracket from the components' own quantiles.
+    one below. Newton's method inside a bracket from the quantiles of the components.
 
     Shapes: logits [..., K], means and factors [..., K, 1] → [..., 1].
 
@@ -90,22 +90,22 @@ def _solve(
     lower, upper = lower - margin, upper + margin
     found, row = lower.clone(), torch.arange(len(lower), device=lower.device)
     at, step, precision = lower + 0.5 * (upper - lower), upper - lower, logs.exp()
-    # What a component's log density has that its log mass has not, beside −z²/2.
+    # The terms of a component's log density besides −z²/2.
     log_rate = log_weights + logs - 0.5 * LOG_2PI
-    for _ in range(_MOST_STEPS):
+    for _ in range(_MAX_STEPS):
         latent = (at.unsqueeze(-1) - means) * precision
         joint = torch.special.log_ndtr(latent) + log_weights
-        # Relative to the largest mass, which leaves mass and density finite both.
+        # Relative to the largest tail, so that tails and density stay finite.
         largest = joint.amax(-1, keepdim=True)
-        coverage = (joint - largest).exp().sum(-1)
+        tails = (joint - largest).exp().sum(-1)
         density = (log_rate - 0.5 * latent.square() - largest).exp().sum(-1)
-        excess = coverage.log() + largest.squeeze(-1) - level
+        excess = tails.log() + largest.squeeze(-1) - level
         lower, upper = torch.where(excess <= 0, at, lower), torch.where(excess >= 0, at, upper)
         near = excess.abs() <= TOLERANCE * (1 + abs(level))
         # What is NaN stays so.
         done = near | excess.isnan() | (upper - lower <= 4 * _resolution(lower, upper))
         found[row] = torch.where(near, at, lower)
-        newton, half = -excess * coverage / density, 0.5 * (upper - lower)
+        newton, half = -excess * tails / density, 0.5 * (upper - lower)
         inside = (at + newton > lower) & (at + newton < upper)
         trusted = inside & (newton.abs() <= 0.5 * step.abs())
         at = torch.where(trusted, at + newton, lower + half)

@@ -1,10 +1,9 @@
-"""The one primitive: the whitening map z = Ū(x − μ), its inverse and its log-determinant.
+"""The one primitive: the whitening z = Ū(x − μ), its inverse and its log-determinant.
 
 A *factor* is kept packed, in FrEIA's order: the D log-diagonals of U, then its
 strict upper triangle row by row, D(D+1)/2 numbers. Ū is U with its diagonal
 exponentiated, and Σ⁻¹ = ŪᵀŪ. A *diagonal* factor is the D log-diagonals alone. The
-two are told apart by their length, and what that means for the arithmetic is in this
-file alone.
+two differ in length, and only this file knows what that means for the arithmetic.
 """
 
 import math

@@ -15,8 +15,8 @@ from condens.functional.mixture import broadcast
 from condens.functional.precision import widen
 
 # Steps halve, or the bracket does: a quantile takes 5 to 70, and then the numbers within the
-# bracket do, of which there are at most 2⁶⁴. The bound guards a defect.
-_PATIENCE, _MOST_STEPS = 70, 400
+# bracket do, of which there are at most 2⁶⁴. The bound guards against a defect.
+_NEWTON_STEPS, _MAX_STEPS = 70, 400
 
 
 def cdf(target: Tensor, logits: Tensor, means: Tensor, factors: Tensor) -> Tensor:
@@ -86,16 +86,19 @@ def _quantiles(level: Tensor, logits: Tensor, means: Tensor, log_precision: Tens
     limits = torch.finfo(means.dtype)
     weights, deviations = torch.softmax(logits, -1), log_precision.neg().exp()
     level = level.clamp(limits.tiny, 1 - limits.eps / 2)
-    own = means + torch.special.ndtri(level).unsqueeze(-1) * deviations
+    quantiles = means + torch.special.ndtri(level).unsqueeze(-1) * deviations
     # The margin covers the rounding of ndtri.
-    lower, upper = (own - 0.01 * deviations).amin(-1), (own + 0.01 * deviations).amax(-1)
+    lower, upper = (
+        (quantiles - 0.01 * deviations).amin(-1),
+        (quantiles + 0.01 * deviations).amax(-1),
+    )
     finest = torch.where(weights > 0, deviations, torch.inf).amin(-1)
     row = torch.arange(len(level), device=level.device)
     middle, width = lower + 0.5 * (upper - lower), upper - lower
     search = _Search(row, level, middle, lower, upper, width, finest, weights, means, deviations)
     found = torch.empty_like(level)
-    for step in range(_MOST_STEPS):
-        search, done = _narrow(search, by_count=step >= _PATIENCE)
+    for step in range(_MAX_STEPS):
+        search, done = _narrow(search, by_count=step >= _NEWTON_STEPS)
         found[search.row] = search.quantile
         # Dropping rows copies the others: worth it once a quarter of them is done.
         if int(done.sum()) * 4 >= len(done):

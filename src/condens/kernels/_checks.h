@@ -1,7 +1,7 @@
-/* What the numbers of a call must be, whoever makes it. How large the tensors are that begin at
- * the addresses, only condens.kernels.native can know. */
+/* Checks of the numbers of a call. How large the tensors at the addresses are, only
+ * condens.kernels.native can know. */
 
-#define MOST ((long long)1 << 55) /* numbers in a tensor: far beyond any memory */
+#define MAX_NUMBERS ((long long)1 << 55) /* numbers in a tensor: far beyond any memory */
 
 /* Memory from the first number of a tensor to its last. */
 typedef struct {
@@ -12,7 +12,7 @@ typedef struct {
 static int sized(long long rows, long long K, long long D, long long T)
 {
     return rows >= 0 && K > 0 && D > 0 && D < 1 << 24 && (T == D || T == D * (D + 1) / 2) &&
-           K < MOST / (64 * BLOCK) / (1 + D + T) && rows < MOST / (K * (1 + D + T));
+           K < MAX_NUMBERS / (64 * BLOCK) / (1 + D + T) && rows < MAX_NUMBERS / (K * (1 + D + T));
 }
 
 /* Finds the memory of a tensor that is there; returns whether there can be such memory. */
@@ -22,10 +22,10 @@ static int located(long long address, long long size, int axes, const long long 
     long long last = 0, step;
     for (int i = 0; i < axes; i++)
         if (strides[i] < 0 || __builtin_mul_overflow(sizes[i], strides[i], &step) ||
-            (last += sizes[i] ? step - strides[i] : 0) >= MOST)
+            (last += sizes[i] ? step - strides[i] : 0) >= MAX_NUMBERS)
             return 0;
     *found = (range){address, address ? address + (last + 1) * size : 0};
-    return address >= 0 && address < MOST && address % size == 0;
+    return address >= 0 && address < MAX_NUMBERS && address % size == 0;
 }
 
 /* Whether the first ranges, which are written, meet none of the others. */
@@ -43,11 +43,12 @@ static int apart(const range *ranges, int written, int all)
                  "expected. Call condens.kernels.native with tensors."
 #define NO_MEMORY "an address or a stride is that of no tensor, but aligned memory was " \
                   "expected. Call condens.kernels.native with tensors."
-#define SHARED "memory to write shares memory with another argument, but its own was expected. " \
-               "Clone one of them."
-#define NO_THREAD "the number of threads is below one, but at least one was expected. Change it."
+#define SHARED "memory to write shares memory with another argument, but separate memory was " \
+               "expected. Clone one of them."
+#define NO_THREAD "the number of threads is below one, but at least one was expected. " \
+                  "Call torch.set_num_threads(1)."
 
-/* nll(share, floor, tightness, double, threads, sizes[4], addresses[11], strides[11]) */
+/* nll(row_weight, floor, tightness, double, threads, sizes[4], addresses[11], strides[11]) */
 static int nll_checked(const double *real, const long long *a)
 {
     const long long *sizes = a + 2, *strides = a + 17, size = a[0] ? sizeof(double) : sizeof(float);
@@ -61,7 +62,8 @@ static int nll_checked(const double *real, const long long *a)
     if (a[1] < 1)
         REFUSE(NO_THREAD);
     if (!(real[1] >= 0 && real[1] <= 1e30 && real[2] >= 0 && real[2] <= 1e30))
-        REFUSE("a bound of the scales is not between 0 and 1e30, but it was expected. Change it.");
+        REFUSE("a bound of the scales is outside of 0 to 1e30, but a number within was expected. "
+               "Choose floor and ceiling in units of the standardised target.");
     range ranges[11]; /* loss, total and gradients, then what is read */
     if (!located(loss[1], size, 0, NULL, NULL, ranges + 1))
         REFUSE(NO_MEMORY);
@@ -88,8 +90,8 @@ static int sample_checked(const long long *a)
 {
     const long long draws = a[2], *sizes = a + 3, *address = a + 7, *strides = a + 12;
     const long long size = a[0] ? sizeof(double) : sizeof(float), one = 1;
-    if (!sized(sizes[0], sizes[1], sizes[2], sizes[3]) || sizes[1] > INT32_MAX / SHARE ||
-        draws < 0 || (draws && sizes[0] * (1 + sizes[2]) >= MOST / draws))
+    if (!sized(sizes[0], sizes[1], sizes[2], sizes[3]) || sizes[1] > INT32_MAX / DRAWS_PER_COMPONENT ||
+        draws < 0 || (draws && sizes[0] * (1 + sizes[2]) >= MAX_NUMBERS / draws))
         REFUSE(NO_SIZES);
     if (a[1] < 1)
         REFUSE(NO_THREAD);
@@ -121,7 +123,8 @@ static int partial_checked(double reach, const long long *a)
     if (a[0] < 1)
         REFUSE(NO_THREAD);
     if (!(reach > 0))
-        REFUSE("the reach is not positive, but it was expected to be. Change it.");
+        REFUSE("the reach is not positive, but a positive number was expected. "
+               "Call condens.kernels.native.partial with tensors.");
     if (!rows)
         return 1;
     const long long numbers[5] = {rows * D, rows * K, rows * K * D, rows * K * T, rows};

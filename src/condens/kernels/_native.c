@@ -19,7 +19,7 @@
 #define BLOCK 64 /* samples at a time */
 #define LANES 8  /* lines and samples of a tile to transpose */
 #define STAGED 128 /* lines of a factor copied at a time, or one factor's */
-#define SHARE 32   /* draws of a component in a turn, at least, were all alike */
+#define DRAWS_PER_COMPONENT 32 /* in a turn, at least, were all weights equal */
 #define THREADS 1024 /* at most, however many are asked for */
 #define INLINE static inline __attribute__((always_inline))
 #define ALIGNED __attribute__((aligned(64)))
@@ -97,7 +97,7 @@ static int numbers(const char *name, PyObject *const *args, Py_ssize_t count, Py
                    long long *a)
 {
     if (count != expected) {
-        PyErr_Format(PyExc_TypeError, "%s takes %zd numbers, %zd came", name, expected, count);
+        PyErr_Format(PyExc_TypeError, "%s takes %zd numbers, got %zd", name, expected, count);
         return 0;
     }
     for (Py_ssize_t i = 0; i < count; i++) {

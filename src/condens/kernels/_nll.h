@@ -9,7 +9,7 @@
 typedef struct {
     REAL *target, *logits, *means, *factors; /* copied lines: D, K, and a group's D and T each */
     double *exact, *joint, *prior;           /* 2D, K and K lines: d and d exp(U), and so on */
-    REAL *offset, *latent, *pulled, *own;    /* K x D lines each: d, z, v and d exp(U) */
+    REAL *offset, *latent, *pulled, *scaled;    /* K x D lines each: d, z, v and d exp(U) */
     REAL *slope;                             /* K x D lines: what bounds leave of a gradient */
     REAL *to_target, *scale;                 /* D lines each */
 } NAME(scratch);
@@ -45,7 +45,7 @@ static NAME(scratch) NAME(lay_out)(const PROBLEM *p, char *memory)
     s.offset = lines, lines += K * D * BLOCK;
     s.latent = lines, lines += K * D * BLOCK;
     s.pulled = lines, lines += K * D * BLOCK;
-    s.own = lines, lines += K * D * BLOCK;
+    s.scaled = lines, lines += K * D * BLOCK;
     s.slope = NAME(bounded)(p) ? lines : NULL;
     lines += NAME(bounded)(p) ? K * D * BLOCK : 0;
     s.to_target = lines, lines += D * BLOCK;
@@ -179,9 +179,9 @@ INLINE void NAME(scatter_group)(const REAL *from, REAL *to, ptrdiff_t apart, ptr
         NAME(scatter)(from + k * rows * BLOCK, to + k * apart, row, step, rows, n);
 }
 
-/* A component that cannot be held takes no part; a NaN that came in stays one. Rare. */
+/* A component that cannot be held takes no part; a NaN in the input stays one. Rare. */
 static __attribute__((noinline)) void NAME(set_aside)(double *a, const double *square,
-                                                      REAL *d, REAL *z, REAL *v, REAL *own,
+                                                      REAL *d, REAL *z, REAL *v, REAL *scaled,
                                                       ptrdiff_t D, const REAL *U, ptrdiff_t ld,
                                                       ptrdiff_t T)
 {
@@ -196,7 +196,7 @@ static __attribute__((noinline)) void NAME(set_aside)(double *a, const double *s
         a[s] = nan ? NAN : -INFINITY;
         if (!nan)
             for (ptrdiff_t i = 0; i < D; i++)
-                d[i * BLOCK + s] = z[i * BLOCK + s] = v[i * BLOCK + s] = own[i * BLOCK + s] = 0;
+                d[i * BLOCK + s] = z[i * BLOCK + s] = v[i * BLOCK + s] = scaled[i * BLOCK + s] = 0;
     }
 }
 
@@ -226,11 +226,11 @@ INLINE double NAME(clip)(double x, double most)
 }
 
 /* What gradients are made of, once more in double for samples where it left the range of REAL
- * on its way, and within that range: without a share, infinity would become NaN. Rare. */
+ * on its way, and within that range: where r = 0, infinity would become NaN. Rare. */
 static __attribute__((noinline)) void NAME(mend)(const REAL *probe, const double *exact,
                                                  const REAL *U, ptrdiff_t ld, ptrdiff_t D,
                                                  ptrdiff_t T, double floor, double tightness,
-                                                 REAL *d, const REAL *z, REAL *v, REAL *own)
+                                                 REAL *d, const REAL *z, REAL *v, REAL *scaled)
 {
     for (int s = 0; s < BLOCK; s++) {
         if (probe[s] - probe[s] == 0)
@@ -249,7 +249,7 @@ static __attribute__((noinline)) void NAME(mend)(const REAL *probe, const double
             const ptrdiff_t at = j * BLOCK + s;
             v[at] = (REAL)NAME(clip)(sum, LARGEST);
             d[at] = (REAL)NAME(clip)(difference[j * BLOCK], LARGEST);
-            own[at] = (REAL)NAME(clip)(difference[j * BLOCK] * scale,
+            scaled[at] = (REAL)NAME(clip)(difference[j * BLOCK] * scale,
                                        length > 1 ? LARGEST / length : LARGEST);
         }
     }
@@ -260,7 +260,7 @@ static __attribute__((noinline)) void NAME(mend)(const REAL *probe, const double
 INLINE void NAME(component)(const REAL *x, const REAL *mu, ptrdiff_t mu_ld, const REAL *U,
                             ptrdiff_t ld, const REAL *logit, ptrdiff_t D, ptrdiff_t T,
                             double *exact, REAL *scale_of, double floor, double tightness,
-                            REAL *slope, REAL *d, REAL *z, REAL *v, REAL *own,
+                            REAL *slope, REAL *d, REAL *z, REAL *v, REAL *scaled,
                             double *a, double *prior, NAME(ahead) next, ptrdiff_t line)
 {
     double square[BLOCK] ALIGNED, sum[BLOCK] ALIGNED, scale[BLOCK] ALIGNED;
@@ -269,7 +269,7 @@ INLINE void NAME(component)(const REAL *x, const REAL *mu, ptrdiff_t mu_ld, cons
     for (ptrdiff_t i = 0; i < D; i++) {
         const REAL *xi = x + i * BLOCK, *mi = mu + i * mu_ld, *ui = U + i * ld;
         double *ei = exact + i * BLOCK, *ti = ei + D * BLOCK;
-        REAL *di = d + i * BLOCK, *vi = v + i * BLOCK, *oi = own + i * BLOCK;
+        REAL *di = d + i * BLOCK, *vi = v + i * BLOCK, *oi = scaled + i * BLOCK;
         REAL *si = scale_of + i * BLOCK;
         FETCH(next, line + i, 0);
         if (slope) {
@@ -320,7 +320,7 @@ INLINE void NAME(component)(const REAL *x, const REAL *mu, ptrdiff_t mu_ld, cons
             }
         }
         const REAL *sm = scale_of + m * BLOCK;
-        const REAL *dm = d + m * BLOCK, *om = own + m * BLOCK;
+        const REAL *dm = d + m * BLOCK, *om = scaled + m * BLOCK;
         REAL *vm = v + m * BLOCK;
         EACH(s)
         {
@@ -343,13 +343,13 @@ INLINE void NAME(component)(const REAL *x, const REAL *mu, ptrdiff_t mu_ld, cons
     for (int s = 0; s < BLOCK; s++)
         lost |= !(square[s] < LARGEST), odd |= probe[s] - probe[s] != 0;
     if (odd)
-        NAME(mend)(probe, exact, U, ld, D, T, floor, tightness, d, z, v, own);
+        NAME(mend)(probe, exact, U, ld, D, T, floor, tightness, d, z, v, scaled);
     if (lost)
-        NAME(set_aside)(a, square, d, z, v, own, D, U, ld, T);
+        NAME(set_aside)(a, square, d, z, v, scaled, D, U, ld, T);
 }
 
-/* log of the sum of K lines' exponentials, into `total`; the lines become their shares. A
- * sample whose lines are all -inf has log -inf and no shares. */
+/* log of the sum of K lines' exponentials, into `total`; the lines become their softmax. A
+ * sample whose lines are all -inf has log -inf and a softmax of zeros. */
 INLINE void NAME(softmax)(double *lines, ptrdiff_t K, double *total)
 {
     double top[BLOCK] ALIGNED, sum[BLOCK] ALIGNED;
@@ -364,9 +364,9 @@ INLINE void NAME(softmax)(double *lines, ptrdiff_t K, double *total)
     for (ptrdiff_t k = 0; k < K; k++)
         EACH(s)
         {
-            const double share = EXP(lines[k * BLOCK + s] - total[s]);
-            sum[s] += share;
-            lines[k * BLOCK + s] = share;
+            const double responsibility = EXP(lines[k * BLOCK + s] - total[s]);
+            sum[s] += responsibility;
+            lines[k * BLOCK + s] = responsibility;
         }
     EACH(s)
     {
@@ -382,11 +382,11 @@ INLINE void NAME(softmax)(double *lines, ptrdiff_t K, double *total)
 /* Gradients of one component from its responsibility r (times the row's weight). U's is
  * written once. */
 INLINE void NAME(gradients)(const REAL *r, ptrdiff_t D, ptrdiff_t T, const REAL *d, const REAL *z,
-                            const REAL *v, const REAL *own, const REAL *slope, REAL *to_U, ptrdiff_t ld, REAL *to_mu,
+                            const REAL *v, const REAL *scaled, const REAL *slope, REAL *to_U, ptrdiff_t ld, REAL *to_mu,
                             ptrdiff_t mu_ld, REAL *to_x, NAME(ahead) next, ptrdiff_t line)
 {
     for (ptrdiff_t i = 0; i < D; i++) {
-        const REAL *zi = z + i * BLOCK, *vi = v + i * BLOCK, *oi = own + i * BLOCK;
+        const REAL *zi = z + i * BLOCK, *vi = v + i * BLOCK, *oi = scaled + i * BLOCK;
         REAL *mi = to_mu + i * mu_ld, *ui = to_U + i * ld, *xi = to_x + i * BLOCK;
         FETCH(next, line + i, 1);
         EACH(s)
@@ -406,13 +406,13 @@ INLINE void NAME(gradients)(const REAL *r, ptrdiff_t D, ptrdiff_t T, const REAL 
     REAL *row = to_U + D * ld;
     line += D;
     for (ptrdiff_t m = 0; m + 1 < D; m++) {
-        REAL share[BLOCK] ALIGNED;
+        REAL weighted[BLOCK] ALIGNED;
         const REAL *zm = z + m * BLOCK;
-        EACH(s) share[s] = r[s] * zm[s];
+        EACH(s) weighted[s] = r[s] * zm[s];
         for (ptrdiff_t j = m + 1; j < D; j++, row += ld, line++) {
             FETCH(next, line, 1);
             const REAL *dj = d + j * BLOCK;
-            EACH(s) row[s] = share[s] * dj[s];
+            EACH(s) row[s] = weighted[s] * dj[s];
         }
     }
 }
@@ -451,7 +451,7 @@ static void NAME(block)(const PROBLEM *p, ptrdiff_t start, ptrdiff_t n, char *me
                             mu_ld, factors_lie ? U : s.factors + i * T * BLOCK, ld,
                             s.logits + k * BLOCK, D, T, s.exact, s.scale, p->floor, p->tightness,
                             s.slope ? s.slope + lines : NULL, s.offset + lines,
-                            s.latent + lines, s.pulled + lines, s.own + lines,
+                            s.latent + lines, s.pulled + lines, s.scaled + lines,
                             s.joint + k * BLOCK, s.prior + k * BLOCK, next, i * T);
         }
     }
@@ -465,7 +465,7 @@ static void NAME(block)(const PROBLEM *p, ptrdiff_t start, ptrdiff_t n, char *me
     if (!gradients)
         return;
     for (int i = 0; i < BLOCK; i++) {
-        const double given = p->weights ? (double)p->weights[(start + (i < n ? i : 0)) * p->weights_b] : p->share;
+        const double given = p->weights ? (double)p->weights[(start + (i < n ? i : 0)) * p->weights_b] : p->row_weight;
         weight[i] = log_joint[i] == -INFINITY ? 0.0 : given;
     }
     memset(s.to_target, 0, (size_t)D * BLOCK * sizeof(REAL));
@@ -480,14 +480,14 @@ static void NAME(block)(const PROBLEM *p, ptrdiff_t start, ptrdiff_t n, char *me
             REAL *to_logit = s.logits + k * BLOCK, r[BLOCK] ALIGNED;
             EACH(l)
             {
-                /* Less would make numbers without full digits, which slow whatever reads
+                /* Smaller ones would make subnormal numbers, which slow whatever reads
                  * them several times over. */
-                const double share = joint[l] < SMALLEST ? 0.0 : weight[l] * joint[l];
-                to_logit[l] = (REAL)((prior[l] < SMALLEST ? 0.0 : weight[l] * prior[l]) - share);
-                r[l] = (REAL)share;
+                const double responsibility = joint[l] < SMALLEST ? 0.0 : weight[l] * joint[l];
+                to_logit[l] = (REAL)((prior[l] < SMALLEST ? 0.0 : weight[l] * prior[l]) - responsibility);
+                r[l] = (REAL)responsibility;
             }
             NAME(gradients)(r, D, T, s.offset + lines, s.latent + lines, s.pulled + lines,
-                            s.own + lines, s.slope ? s.slope + lines : NULL,
+                            s.scaled + lines, s.slope ? s.slope + lines : NULL,
                             factors_lie ? to_U : s.factors + i * T * BLOCK, ld,
                             means_lie ? to_mu + i * p->means_k : s.means + i * D * BLOCK, mu_ld,
                             s.to_target, next, i * T);
@@ -531,7 +531,7 @@ static void NAME(add_up)(const PROBLEM *p)
     double total = 0;
     _Pragma("omp simd reduction(+ : total)") for (ptrdiff_t i = 0; i < p->batch; i++)
     {
-        const double weight = p->weights ? (double)p->weights[i * p->weights_b] : p->share;
+        const double weight = p->weights ? (double)p->weights[i * p->weights_b] : p->row_weight;
         total += weight == 0 ? 0 : weight * (double)p->loss[i];
     }
     *p->total = (REAL)total;

@@ -91,15 +91,15 @@ static double partial_component(const partial_rows *p, const partial_room *m, co
     double density = 0;
     int beyond = 0;
     for (int64_t i = d - 1; i >= missing; i--) {
-        const int64_t own = full ? i : m->order[i];
-        const double *row = m->upper + own * d;
+        const int64_t dim = full ? i : m->order[i];
+        const double *row = m->upper + dim * d;
         m->offset[i] = target[m->order[i]] - mean[m->order[i]];
-        double z = row[own] * m->offset[i];
+        double z = row[dim] * m->offset[i];
         for (int64_t j = i + 1; full && j < d; j++)
             z += row[j] * m->offset[j];
         m->latent[i] = z;
         beyond |= fabs(z) >= p->reach || isinf(m->offset[i]);
-        density += m->diagonal[own] - 0.5 * (z * z + LOG_2PI);
+        density += m->diagonal[dim] - 0.5 * (z * z + LOG_2PI);
     }
     if (to_mean) {
         memset(to_mean, 0, sizeof(double) * d);
@@ -111,9 +111,9 @@ static double partial_component(const partial_rows *p, const partial_room *m, co
         return density;
     if (!full) {
         for (int64_t i = missing; i < d; i++) {
-            const int64_t own = m->order[i];
-            to_mean[own] = m->upper[own * d + own] * m->latent[i];
-            to_factor[own] = 1 - to_mean[own] * m->offset[i];
+            const int64_t dim = m->order[i];
+            to_mean[dim] = m->upper[dim * d + dim] * m->latent[i];
+            to_factor[dim] = 1 - to_mean[dim] * m->offset[i];
         }
         return density;
     }
@@ -173,38 +173,38 @@ static void partial_row(const partial_rows *p, const partial_room *m, double *jo
         total += isinf(top) && !isnan(joint[c]) ? 0 : exp(joint[c] - top);
     }
     const double weight = p->weights ? p->weights[row] : 1;
-    const int counts = observed && weight != 0; /* else it takes no part, be it infinite */
+    const int counts = observed && weight != 0; /* else it takes no part, even if it is infinite */
     /* A target that no component can hold has no gradient either. */
-    const int told = counts && total != 0;
+    const int known = counts && total != 0;
     const double density = total == 0 ? -INFINITY : log(total) + top - log(all) - highest;
     p->value[row] = counts ? weight * density : 0;
     if (!to_means)
         return;
     memset(to_target, 0, sizeof(double) * d);
     for (int64_t c = 0; c < k; c++) {
-        const double share = told ? weight * exp(joint[c] - top) / total : 0;
-        to_logits[c] = told ? share - weight * exp(logits[c] - highest) / all : 0;
-        /* A component without a share takes no part, be its own gradient infinite. */
+        const double responsibility = known ? weight * exp(joint[c] - top) / total : 0;
+        to_logits[c] = known ? responsibility - weight * exp(logits[c] - highest) / all : 0;
+        /* A component without responsibility takes no part, even if its gradient is infinite. */
         for (int64_t j = 0; j < d; j++) {
-            to_means[c * d + j] = share == 0 ? 0 : share * to_means[c * d + j];
+            to_means[c * d + j] = responsibility == 0 ? 0 : responsibility * to_means[c * d + j];
             to_target[j] -= to_means[c * d + j];
         }
         for (int64_t j = 0; j < t; j++)
-            to_factors[c * t + j] = share == 0 ? 0 : share * to_factors[c * t + j];
+            to_factors[c * t + j] = responsibility == 0 ? 0 : responsibility * to_factors[c * t + j];
     }
 }
 
 /* Doubles that a thread needs: its room and a joint density for each component. */
-INLINE size_t partial_share(size_t d, size_t k)
+INLINE size_t partial_doubles(size_t d, size_t k)
 {
     return 2 * d * d + 4 * d + k;
 }
 
 static int partial(const partial_rows *p, int threads)
 {
-    const size_t d = (size_t)p->dimensions, k = (size_t)p->components, own = partial_share(d, k);
+    const size_t d = (size_t)p->dimensions, k = (size_t)p->components, doubles = partial_doubles(d, k);
     const size_t count = threads > 1 && p->rows >= 64 ? (size_t)threads : 1;
-    char *memory = malloc(count * (own * sizeof(double) + d * sizeof(int64_t)) + 1);
+    char *memory = malloc(count * (doubles * sizeof(double) + d * sizeof(int64_t)) + 1);
     if (!memory)
         return 1;
 #ifdef _OPENMP
@@ -216,8 +216,8 @@ static int partial(const partial_rows *p, int threads)
 #else
         const size_t thread = 0;
 #endif
-        double *room = (double *)memory + thread * own, *rest = room + 2 * d * d;
-        int64_t *order = (int64_t *)(memory + count * own * sizeof(double)) + thread * d;
+        double *room = (double *)memory + thread * doubles, *rest = room + 2 * d * d;
+        int64_t *order = (int64_t *)(memory + count * doubles * sizeof(double)) + thread * d;
         const partial_room m = {
             room, room + d * d, rest, rest + d, rest + 2 * d, rest + 3 * d, order,
         };

@@ -32,7 +32,7 @@ typedef struct {
 static int NAME(enter)(const DRAWS *p, NAME(room) *r)
 {
     const ptrdiff_t K = p->components, D = p->dimensions, T = p->packed;
-    const ptrdiff_t longest = K * SHARE > LONGEST ? K * SHARE : LONGEST;
+    const ptrdiff_t longest = K * DRAWS_PER_COMPONENT > LONGEST ? K * DRAWS_PER_COMPONENT : LONGEST;
     const ptrdiff_t turns = (p->draws + longest - 1) / longest;
     r->turn = turns ? (p->draws + turns - 1) / turns : 0;
     r->row = (D + PANEL - 1) / PANEL * PANEL;

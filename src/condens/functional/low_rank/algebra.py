@@ -1,6 +1,6 @@
 """Mixtures from mixtures with covariances diag(s²) + VVᵀ, without a matrix of D×D numbers.
 
-The structure survives marginals, conditionals, elementwise scaling, projections and
+This form survives marginals, conditionals, elementwise scaling, projections and
 ensembles; `full_factors` leaves it. Shapes as in `condens.functional.low_rank`.
 """
 
@@ -88,7 +88,7 @@ def affine_scale(
 ) -> Parameters:
     """Return the mixture of scale·x + loc, elementwise.
 
-    Shapes: scale [D], or [..., 1, D] for each mixture its own, and loc [..., D].
+    Shapes: scale [D], or [..., 1, D] one for each mixture, and loc [..., D].
     """
     dtype = means.dtype
     means, log_scales, loadings, scale, loc = widen(means, log_scales, loadings, scale, loc)

@@ -124,7 +124,7 @@ def _component_log_prob(
 ) -> Tensor:
     difference = target.unsqueeze(-2) - means
     # Numbers whose square overflows leave before the arithmetic: in the backward pass
-    # 0 · ∞ would be NaN. Comparisons are such that a NaN that came in is not hidden.
+    # 0 · ∞ would be NaN. The comparisons keep a NaN of the input.
     finite = ~difference.isinf()
     latent = torch.where(finite, difference, 0.0) * saturated_exp(-log_scales)
     near = finite & ~(latent.abs() > _largest(latent.dtype))
