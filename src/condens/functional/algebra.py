@@ -231,11 +231,6 @@ def joined_logits(logits: Sequence[Tensor], log_weights: Tensor) -> Tensor:
     return torch.cat([torch.log_softmax(each, -1) + weight for each, weight in pairs], -1)
 
 
-def reweighted(logits: Tensor, log_evidence: Tensor) -> Tensor:
-    """Return the normalised log weights after evidence [..., K]."""
-    return normalised(logits + log_evidence, logits)
-
-
 def normalised(joint: Tensor, logits: Tensor) -> Tensor:
     """Return normalised log weights from joint log densities; the old ones where all are lost."""
     return torch.log_softmax(posterior_logits(joint, logits), -1)

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from condens.functional.algebra import Parameters, marginal, reweighted
+from condens.functional.algebra import Parameters, marginal, normalised
 from condens.functional.algebra import condition as condition_on_values
 from condens.functional.normal import LOG_2PI, cdf, gauss_legendre, log_interval
 from condens.functional.triangular import reorder, unpack
@@ -61,7 +61,7 @@ def box_log_prob(
         for rows in (
             (needs == need).nonzero()[:, 0].split(1 + _NUMBERS_PER_BLOCK // len(rule.points))
         ):
-            found.append(_integral(box.take(rows), rule))
+            found.append(_integral(_Box(*(tensor[rows] for tensor in box)), rule))
             places.append(rows)
     if not found:
         return box.low.new_zeros(shape)
@@ -104,7 +104,7 @@ def condition(
     # Components as a batch of single Gaussians: each is conditioned on its own points.
     single = torch.zeros_like(means[..., :1]), means.unsqueeze(-2), factors.unsqueeze(-2)
     given = condition_on_values(*single, dims, points)
-    weights = reweighted(logits, log_probability) + log_weight
+    weights = normalised(logits + log_probability, logits) + log_weight
     centres = given.means.squeeze(-2).movedim(0, -2)
     shape = (*centres.shape[:-1], given.factors.shape[-1])
     return Parameters(
@@ -165,10 +165,6 @@ class _Box(NamedTuple):
         triangle = self.triangle.expand(*self.low.shape, n)
         low, high, width = (tensor.reshape(-1, n) for tensor in self[:3])
         return _Box(low, high, width, triangle.reshape(-1, n, n))
-
-    def take(self, rows: Tensor) -> "_Box":
-        """Return some of the rows."""
-        return _Box(*(tensor[rows] for tensor in self))
 
     def ends(self, i: int, carried: Tensor) -> "_Interval":
         """Return the interval of zᵢ, given what the later dimensions add to it."""

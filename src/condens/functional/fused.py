@@ -33,13 +33,13 @@ def nll(target: Tensor, logits: Tensor, means: Tensor, factors: Tensor) -> Tenso
     rows = _rows(*inputs)
     module = None if rows is None else choose(target)
     if rows is None or module is None:
-        return -log_prob(*inputs)
+        return _plain(*inputs)
     if watched(target):
         return torch.ops.condens.nll(*rows).reshape(target.shape[:-1])
     each: Tensor = _RowLoss.apply(module, *rows)  # type: ignore[no-untyped-call]
     if module is eager and not bool(each.isfinite().all()):
         # Beyond the precision of eager's sums: plain autograd, in double, holds more.
-        return -log_prob(*inputs)
+        return _plain(*inputs)
     return each.reshape(target.shape[:-1])
 
 
@@ -89,7 +89,6 @@ class _RowLoss(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, module: ModuleType, *inputs: Tensor) -> Tensor:
-        each: Tensor
         each, state = module.forward(Rows(*inputs))
         ctx.module = module
         ctx.save_for_backward(*inputs, *state)
@@ -113,7 +112,6 @@ class _TotalLoss(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, module: ModuleType, weights: Tensor | None, *inputs: Tensor) -> Tensor:
         needs = ctx.needs_input_grad[2]
-        total: Tensor
         total, ctx.gradients = module.total(Rows(*inputs), weights=weights, to_target=needs)
         ctx.module = module
         ctx.save_for_backward(weights, *inputs)
@@ -168,18 +166,14 @@ def take(ctx: Any, again: Callable[[], Sequence[Tensor | None]], upstream: Tenso
     return made
 
 
-# The kernel as torch operators, which torch.compile and torch.export record.
-
-
-def _checked_rows(*inputs: Tensor) -> tuple[Rows, Any]:
-    """Return checked inputs and their implementation: an operator may be called by anyone."""
-    return as_rows(*inputs), choose(inputs[0]) or eager
+# The kernel as torch operators, which torch.compile and torch.export record, and which anyone
+# may call.
 
 
 @torch.library.custom_op("condens::nll", mutates_args=())
 def _nll(target: Tensor, logits: Tensor, means: Tensor, factors: Tensor) -> Tensor:
     """Return −log p of each row. Shapes: [b, D], [b, K], [b, K, D], [b, K, T] → [b]."""
-    rows, module = _checked_rows(target, logits, means, factors)
+    rows, module = as_rows(target, logits, means, factors), choose(target) or eager
     each: Tensor = module.forward(rows)[0]
     if module is eager and not bool(each.isfinite().all()):
         return -log_prob(*rows)
@@ -196,7 +190,7 @@ def _nll_backward(
     weights: Tensor, target: Tensor, logits: Tensor, means: Tensor, factors: Tensor
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Return the gradients of Σ weights · loss with respect to every input."""
-    rows, module = _checked_rows(target, logits, means, factors)
+    rows, module = as_rows(target, logits, means, factors), choose(target) or eager
     check((("weights", weights, target.shape[:1]),), target)
     value, made = module.total(rows, weights=weights, to_target=True)
     if module is eager and not bool(value.isfinite()):
@@ -211,12 +205,7 @@ def _(weights: Tensor, *inputs: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]
     return tuple(tensor.new_empty(tensor.shape) for tensor in inputs)  # type: ignore[return-value]
 
 
-def _keep(ctx: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:  # noqa: ARG001
-    ctx.save_for_backward(*inputs)
-
-
-def _pull_back(ctx: Any, weights: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    return _nll_backward(weights, *ctx.saved_tensors)
-
-
-_nll.register_autograd(_pull_back, setup_context=_keep)
+_nll.register_autograd(
+    lambda ctx, weights: _nll_backward(weights, *ctx.saved_tensors),
+    setup_context=lambda ctx, inputs, output: ctx.save_for_backward(*inputs),  # noqa: ARG005
+)

@@ -130,10 +130,8 @@ def _layout(
     features: Tensor, weight: Tensor, bias: Tensor, target: Tensor, n_components: int
 ) -> Layout:
     """Return where the parameters lie among the outputs, or raise a named error."""
-    named = (("features", features), ("weight", weight), ("target", target))
-    if not all(isinstance(tensor, Tensor) and tensor.dim() == 2 for _, tensor in named):
-        for name, tensor in named:
-            check_strided(name, tensor, 2)
+    for name, tensor in (("features", features), ("weight", weight), ("target", target)):
+        check_strided(name, tensor, 2)
     (rows, inputs), (outputs, _), (_, dimensions) = features.shape, weight.shape, target.shape
     as_whole("n_components", n_components, 1, fix="Pass the number of components of weight.")
     check(
@@ -152,17 +150,15 @@ def _layout(
             expected="at least one dimension was expected",
             fix="Pass one column for each dimension.",
         )
-    for covariance in ("full", "diagonal"):
-        layout = Layout.of(n_components, dimensions, covariance)
-        if layout.outputs == weight.shape[0]:
+    layouts = [Layout.of(n_components, dimensions, kind) for kind in ("full", "diagonal")]
+    for layout in layouts:
+        if layout.outputs == outputs:
             return layout
-    full = Layout.of(n_components, dimensions).outputs
-    diagonal = Layout.of(n_components, dimensions, "diagonal").outputs
     raise ShapeError(
         "weight",
-        got=f"has {weight.shape[0]} outputs",
-        expected=f"K = {n_components}, D = {dimensions} need {full} (full) or "
-        f"{diagonal} (diagonal)",
+        got=f"has {outputs} outputs",
+        expected=f"K = {n_components}, D = {dimensions} need {layouts[0].outputs} (full) or "
+        f"{layouts[1].outputs} (diagonal)",
         fix="Make its first axis one of these.",
     )
 
@@ -220,28 +216,26 @@ def _pass(
     room = scratch((2, plan.layout.outputs, size), target)
     to_target = target.new_empty(target.shape) if needs_target else None
     to_features = torch.empty_like(features)
-    to_weight, to_bias = torch.empty_like(weight), torch.empty_like(bias)
-    losses = []
+    to_weight, to_bias = torch.empty_like(weight), torch.zeros_like(bias)
+    losses: list[Tensor] = []
     parts = _split(plan.chunk, target, features, row_weights, to_target, to_features)
     for x, h, w, to_x, to_h in parts:
-        outputs, pulled = room if x.shape[0] == size else _first_columns(room, x.shape[0])
+        count = x.shape[0]
+        # The last chunk may be shorter: contiguous room for its columns, in the same memory.
+        outputs, pulled = (
+            room
+            if count == size
+            else room.flatten(1)[:, : plan.layout.outputs * count].view(2, -1, count)
+        )
         torch.addmm(bias.unsqueeze(1), weight, h.T, out=outputs)
-        losses.append(_pull_back(plan, outputs, pulled, x, to_x, w))
+        part = _pull_back(plan, outputs, pulled, x, to_x, w)
         torch.mm(pulled.T, weight, out=to_h)
-        if len(losses) == 1:
-            torch.mm(pulled, h, out=to_weight)
-            torch.sum(pulled, 1, out=to_bias)
-        else:
-            to_weight.addmm_(pulled, h)
-            to_bias += pulled.sum(1)
+        # The first chunk overwrites what is there.
+        to_weight.addmm_(pulled, h, beta=1 if losses else 0)
+        to_bias += pulled.sum(1)
+        losses.append(part)
     total = losses[0] if len(losses) == 1 else torch.stack(losses).sum()
     return total, (to_target, to_features, to_weight, to_bias)
-
-
-def _first_columns(room: Tensor, count: int) -> Tensor:
-    """Return contiguous room for `count` columns, of the same memory."""
-    pair, outputs, _ = room.shape
-    return room.flatten(1)[:, : outputs * count].view(pair, outputs, count)
 
 
 def _split(chunk: int, *tensors: Tensor | None) -> Iterable[tuple[Any, ...]]:
@@ -294,7 +288,6 @@ def _by_parts(
 ) -> Tensor:
     """Return what `_pull_back` does, by a loss of logits, means and factors."""
     slope = _bound(plan.layout.log_diagonals(outputs), plan.floor, plan.ceiling)
-    total: Tensor
     inputs = target, *plan.layout.split(outputs.T)
     total, gradients = loss(inputs, weights=weights, to_target=to_target is not None)
     for buffer, gradient in zip((to_target, *plan.layout.split(pulled.T)), gradients, strict=True):
@@ -307,8 +300,6 @@ def _by_parts(
 def _bound(log_diagonals: Tensor, floor: float, ceiling: float) -> Tensor:
     """Bound the scales exp(−u), in place; return the derivative of the new u."""
     slope = torch.ones_like(log_diagonals)
-    if not floor and ceiling == math.inf:
-        return slope
     if ceiling < math.inf:
         slope = torch.sigmoid(log_diagonals + math.log(ceiling))
     log_scales = bounded_log_scales(-log_diagonals, 0.0, ceiling)

@@ -13,9 +13,7 @@ def working_dtype(tensor: Tensor) -> torch.dtype:
     float32 has. At 1000 σ the energy ½‖z‖² is 5·10⁵, and float32 would round what
     decides between two components to a multiple of 0.03.
     """
-    if tensor.device.type == "mps":
-        return torch.float32
-    return torch.float64
+    return torch.float32 if tensor.device.type == "mps" else torch.float64
 
 
 @overload

@@ -62,9 +62,8 @@ def lognormal_overflows(mean: Tensor, deviation: Tensor) -> Tensor:
 def lognormal_coefficients(mean: Tensor, deviation: Tensor) -> Tensor:
     """Return aₙ = e^(μ + σ²/2) σⁿ/√n!."""
     order = torch.arange(1, ORDER + 1, dtype=mean.dtype, device=mean.device)
-    log_factorial = torch.lgamma(order + 1)
     size = (mean + 0.5 * deviation.square()).unsqueeze(-1)
-    exponent = size + order * deviation.log().unsqueeze(-1) - 0.5 * log_factorial
+    exponent = size + order * deviation.log().unsqueeze(-1) - 0.5 * torch.lgamma(order + 1)
     return exponent.clamp(max=_MAX_LOG).exp()
 
 

@@ -121,8 +121,7 @@ def _draw(
     """
     tensors = (noise, uniform, cumulative, means, factors)
     if torch._C._are_functorch_transforms_active() or (_native(*tensors) and watched(means)):
-        draws: Tensor = torch.ops.condens.draw(*tensors)
-        return draws
+        return torch.ops.condens.draw(*tensors)
     return _draw_now(*tensors)
 
 

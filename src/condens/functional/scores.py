@@ -135,34 +135,30 @@ def _between(mean: Tensor, deviation: Tensor) -> Tensor:
     gap = mean.unsqueeze(-1) - mean.unsqueeze(-2)
     both = (spread.unsqueeze(-1) + spread.unsqueeze(-2)).sqrt()
     lesser = [
-        (log_m.unsqueeze(axis) + torch.special.log_ndtr((side * gap - own) / both)).exp()
-        for log_m, axis, side, own in (
-            (log_mean, -1, -1, spread.unsqueeze(-1)),
-            (log_mean, -2, 1, spread.unsqueeze(-2)),
-        )
+        log_mean.unsqueeze(axis)
+        + torch.special.log_ndtr((side * gap - spread.unsqueeze(axis)) / both)
+        for axis, side in ((-1, -1), (-2, 1))
     ]
-    return torch.where(narrow.unsqueeze(-1), exchange, -(lesser[0] + lesser[1]))
+    return torch.where(narrow.unsqueeze(-1), exchange, -(lesser[0].exp() + lesser[1].exp()))
 
 
 def _excess(strike: Tensor, mean: Tensor, deviation: Tensor) -> Tensor:
     """Return E(e^X − c)₊ for narrow X."""
-    shift, latent, positive = _place(strike, mean, deviation)
-    growth = shift + 0.5 * deviation.square()
+    growth, latent, positive = _place(strike, mean, deviation)
     near = positive & (growth < 1)
     # m Φ(σ − t) − c Φ(−t), at first order in small σ.
     close, place = torch.where(near, growth, 0.0), torch.where(near, latent, 0.0)
     risen = torch.expm1(close) * normal.cdf(deviation - place)
     inner = strike * (_slice(place, deviation) + risen)
     # Of what is below the support nothing falls short.
-    held, own = (torch.where(positive, normal.cdf(z), 1.0) for z in (deviation - latent, -latent))
-    outer = _log_mean(mean, deviation).exp() * held - strike * own
+    held, kept = (torch.where(positive, normal.cdf(z), 1.0) for z in (deviation - latent, -latent))
+    outer = _log_mean(mean, deviation).exp() * held - strike * kept
     return torch.where(near, inner, outer)
 
 
 def _shortfall(strike: Tensor, mean: Tensor, deviation: Tensor) -> Tensor:
     """Return E(c − e^X)₊."""
-    shift, latent, positive = _place(strike, mean, deviation)
-    growth = shift + 0.5 * deviation.square()
+    growth, latent, positive = _place(strike, mean, deviation)
     near = (growth < 1) & (deviation < _NARROW_DEVIATION)
     close, place = torch.where(near, growth, 0.0), torch.where(near, latent, 0.0)
     narrow = deviation.masked_fill(~near, 0.5)
@@ -173,17 +169,16 @@ def _shortfall(strike: Tensor, mean: Tensor, deviation: Tensor) -> Tensor:
 
 def _lesser(strike: Tensor, mean: Tensor, deviation: Tensor) -> Tensor:
     """Return E min(e^X, c)."""
-    shift, latent, positive = _place(strike, mean, deviation)
-    growth = shift + 0.5 * deviation.square()
+    growth, latent, positive = _place(strike, mean, deviation)
     part = (growth + torch.special.log_ndtr(latent - deviation)).exp() + normal.cdf(-latent)
     return torch.where(positive, strike * part, strike)
 
 
 def _place(strike: Tensor, mean: Tensor, deviation: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return μ − log c, t = (log c − μ)/σ, and whether c is in the support."""
+    """Return log E[e^X] − log c, t = (log c − μ)/σ, and whether c is in the support."""
     positive = strike > 0
     shift = mean - torch.where(positive, strike, 1.0).log()
-    return shift, -shift / deviation, positive
+    return _log_mean(shift, deviation), -shift / deviation, positive
 
 
 def _slice(latent: Tensor, deviation: Tensor) -> Tensor:

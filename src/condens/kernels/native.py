@@ -41,8 +41,9 @@ def describe() -> str:
     """Say which instructions the kernel uses, or why there is none."""
     if _module is None:
         return f"not available: {missing}"
-    threads = "one thread: built without OpenMP" if single_threaded else "OpenMP"
-    return f"{_module.level()}, {threads}"
+    return f"{_module.level()}, " + (
+        "one thread: built without OpenMP" if single_threaded else "OpenMP"
+    )
 
 
 def serves(target: Tensor) -> bool:
@@ -111,9 +112,7 @@ def from_outputs(
     if to_target is not None:
         named.append(("to_target", to_target, inner))
     check(named, target)
-    _check_contiguous(outputs=outputs, pulled=pulled)
-    if to_target is not None:
-        _check_contiguous(to_target=to_target)
+    _check_contiguous(outputs=outputs, pulled=pulled, to_target=to_target)
     target = _readable(target if target.is_contiguous() else target.contiguous())
     line = rows * target.element_size()
     starts = (0, components * line, components * (1 + dimensions) * line)
@@ -318,9 +317,9 @@ def _check_served(tensor: Tensor) -> None:
         )
 
 
-def _check_contiguous(**named: Tensor) -> None:
+def _check_contiguous(**named: Tensor | None) -> None:
     for name, tensor in named.items():
-        if not tensor.is_contiguous() or tensor.is_neg():
+        if tensor is not None and (not tensor.is_contiguous() or tensor.is_neg()):
             raise ArgumentError(
                 name,
                 got=f"has the strides {tensor.stride()}",

@@ -275,8 +275,10 @@ def sample(
     )
     index = sampling.pick(uniform, cumulative)
     place = index[..., None, None]
-    centre = torch.take_along_dim(means.unsqueeze(0), place, -2).squeeze(-2)
-    log_scale = torch.take_along_dim(log_scales.unsqueeze(0), place, -2).squeeze(-2)
+    centre, log_scale = (
+        torch.take_along_dim(tensor.unsqueeze(0), place, -2).squeeze(-2)
+        for tensor in (means, log_scales)
+    )
     centre, log_scale, noise, factors, wide = widen(centre, log_scale, noise, factors, loadings)
     # Factors of every component side by side, zero but for the one drawn: one product for
     # all draws, and no draw needs a copy of its loadings.
