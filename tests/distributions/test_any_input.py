@@ -210,7 +210,7 @@ def test_functions_of_one_dimension_take_no_more(name):
     assert function(asked, logits, means, factors).shape[0] == 4
     with pytest.raises(ShapeError, match="means has 2 dimensions, but 1 was expected"):
         function(torch.rand(4, 2) if name != "icdf" else torch.rand(4), *FULL)
-    with pytest.raises(ShapeError, match="has shape"):
+    with pytest.raises(ShapeError, match="logits, means and factors have shapes"):
         function(asked[:3], logits, means, factors)
 
 

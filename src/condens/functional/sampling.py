@@ -12,6 +12,7 @@ from condens.functional.implicit import attach_gradient
 from condens.functional.mixture import broadcast
 from condens.functional.precision import widen
 from condens.functional.shapes import check_mixture
+from condens.functional.tracing import checks_values
 from condens.functional.triangular import unwhiten
 from condens.kernels import native
 from condens.kernels.checks import check_draws
@@ -71,7 +72,7 @@ def rsample(
 
 def _counts(shape: Sequence[int], means: Tensor) -> Sequence[int]:
     """Return the shape of draws, checked outside of graphs, where sizes may be symbols."""
-    if torch.compiler.is_compiling():
+    if not checks_values():
         return shape
     if isinstance(shape, str) or not isinstance(shape, Sequence):
         raise KindError(

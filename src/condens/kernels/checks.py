@@ -121,8 +121,8 @@ def check_strided(name: str, tensor: Any, axes: int | None = None) -> None:
         raise KindError(
             name,
             got=f"is {type(tensor).__name__}",
-            expected="a tensor was expected",
-            fix="Pass a torch.Tensor.",
+            expected="a tensor of real numbers was expected",
+            fix="Pass a torch.Tensor; the methods of a mixture take arrays too.",
         )
     if tensor.layout is not torch.strided:
         raise KindError(
