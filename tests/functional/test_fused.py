@@ -405,6 +405,27 @@ def test_under_export(implementation):
     assert "condens.nll" in str(program.graph)
 
 
+def test_a_stored_program_finds_its_operators(tmp_path):
+    """A process that only imports condens.functional can load and run an exported program."""
+
+    class Loss(torch.nn.Module):
+        def forward(self, *inputs):
+            return nll(*inputs)
+
+    inputs = tuple(t.float() for t in case(5, 3, 2))
+    torch.export.save(torch.export.export(Loss(), inputs), tmp_path / "loss.pt2")
+    torch.save(inputs, tmp_path / "inputs.pt")
+    code = f"""
+import torch
+import condens.functional
+torch.ops.condens.draw
+inputs = torch.load({str(tmp_path / "inputs.pt")!r})
+print(torch.export.load({str(tmp_path / "loss.pt2")!r}).module()(*inputs).sum().item())
+"""
+    printed = float(run(code).stdout)
+    assert printed == pytest.approx(-log_prob(*inputs).sum().item(), rel=1e-5)
+
+
 def test_operators_are_well_formed():
     for requires_grad in (False, True):
         inputs = tuple(t.requires_grad_(requires_grad) for t in case(5, 3, 2))
