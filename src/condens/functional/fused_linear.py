@@ -111,7 +111,8 @@ def linear_loss(
     tensor(0.9189)
     """
     check_bounds(floor, ceiling)
-    as_whole("chunk", chunk, 1, fix="Pass the number of rows to compute at a time, such as 256.")
+    fix = "Pass the number of rows to compute at a time, such as 256."
+    chunk = as_whole("chunk", chunk, 1, fix=fix)
     layout = _layout(features, weight, bias, target, n_components)
     if row_weights is not None:
         row_weights = check_weights(row_weights, target, "row_weights").detach().to(target.dtype)
@@ -133,7 +134,8 @@ def _layout(
     for name, tensor in (("features", features), ("weight", weight), ("target", target)):
         check_strided(name, tensor, 2)
     (rows, inputs), (outputs, _), (_, dimensions) = features.shape, weight.shape, target.shape
-    as_whole("n_components", n_components, 1, fix="Pass the number of components of weight.")
+    fix = "Pass the number of components that weight has outputs for."
+    n_components = as_whole("n_components", n_components, 1, fix=fix)
     check(
         (
             ("features", features, (rows, inputs)),
