@@ -9,7 +9,7 @@ from torch.testing import assert_close
 from condens.data import Rows
 from condens.errors import ArgumentError, ShapeError
 from condens.nn import MLP, Ensemble, MixtureNetwork, Standardiser, TableMLP
-from condens.nn.table import embedding_size
+from condens.nn.backbones import embedding_size
 from condens.training import Settings, train
 from condens.training.batches import Noise
 from condens.training.identity import identity

@@ -23,6 +23,11 @@ class Start(NamedTuple):
     covariances: Tensor
 
     @property
+    def scales(self) -> Tensor:
+        """The standard deviations of every component [K, D]."""
+        return self.covariances.diagonal(dim1=-2, dim2=-1).sqrt()
+
+    @property
     def factors(self) -> Tensor:
         """The packed factors of the covariances [K, D(D+1)/2]."""
         # The Cholesky factor of the flipped matrix, flipped back, is upper.

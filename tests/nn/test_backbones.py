@@ -11,7 +11,7 @@ from torch.testing import assert_close
 
 from condens.errors import ArgumentError
 from condens.nn import MLP
-from condens.nn.backbone import ACTIVATIONS
+from condens.nn.backbones import ACTIVATIONS
 
 
 def written_out(network, x, activation, normalise):
