@@ -149,7 +149,7 @@ def test_shapes_that_do_not_fit_are_refused():
     with pytest.raises(ArgumentError, match="covariance is 'round'"):
         density_estimator(covariance="round")
     net = MixtureNetwork.of(3, 2, transforms=[Real(), Positive()])
-    with pytest.raises(ArgumentError, match="net has maps"):
+    with pytest.raises(ArgumentError, match="net has transforms"):
         CondensEstimator(net, torch.Size([2]), torch.Size([3]))
 
 

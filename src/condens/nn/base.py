@@ -92,9 +92,9 @@ class DensityNetwork(nn.Module, ABC):
     def _free_nll(self, condition: Tensor, target: Tensor) -> Tensor:
         """Return the negative log-likelihood of each row under `free_parameters`."""
 
-    @abstractmethod
     def _free_loss(self, condition: Tensor, target: Tensor, weights: Tensor | None) -> Tensor:
         """Return the weighted sum of these, on the fastest path."""
+        return weighted_sum(self._free_nll(condition, target), weights)
 
     @abstractmethod
     def start(self, target: Tensor, generator: Generator) -> None:
@@ -157,9 +157,9 @@ class DensityNetwork(nn.Module, ABC):
         shapes are checked, and NaN entries give NaN where some targets are whole numbers.
         Shapes: target [b, D], weights [b] → [].
         """
-        self.check(condition, target)
         if self.discrete:
-            return weighted_sum(self._discrete_nll(condition, target), weights)
+            return weighted_sum(self.nll(condition, target), weights)
+        self.check(condition, target)
         loss = self.standard_loss(
             self.standardise_condition(condition), self.standardise_target(target), weights
         )
@@ -169,16 +169,13 @@ class DensityNetwork(nn.Module, ABC):
         """Return −log p(target | condition) of each row. Shapes: target [b, D] → [b]."""
         self.check(condition, target)
         if self.discrete:
-            return self._discrete_nll(condition, target)
+            density = self(condition)
+            ask = density.observed_log_prob if checks_values(target) else density.log_prob
+            return -ask(target)
         rows = self.standard_nll(
             self.standardise_condition(condition), self.standardise_target(target)
         )
         return rows + self.row_log_scale(self.real_target(target)).to(self.dtype)
-
-    def _discrete_nll(self, condition: Tensor, target: Tensor) -> Tensor:
-        density = self(condition)
-        ask = density.observed_log_prob if checks_values(target) else density.log_prob
-        return -ask(target)
 
     def standardise_condition(self, condition: Tensor) -> Tensor:
         """Return the condition as the backbone reads it; whole numbers (tokens, …) stay whole."""
@@ -193,9 +190,7 @@ class DensityNetwork(nn.Module, ABC):
 
     def log_scale(self, real: Tensor, weights: Tensor | None = None) -> Tensor:
         """Return the correction of the NLL from standardised to original units, reduced."""
-        each = self.row_log_scale(real)
-        total = each.mean() if weights is None else each @ weights.to(torch.float64)
-        return total.to(self.dtype)
+        return weighted_sum(self.row_log_scale(real), weights).to(self.dtype)
 
     def row_log_scale(self, real: Tensor) -> Tensor:
         """Return this correction for each row, in double precision. Shapes: [b, D] → [b].

@@ -8,7 +8,6 @@ import torch
 from torch import Generator, Tensor, nn
 
 from condens.errors import ArgumentError
-from condens.kernels.passes import weighted_sum
 from condens.nn.base import DensityNetwork
 from condens.nn.heads.base import Head, Parameters
 from condens.nn.network import MixtureNetwork
@@ -88,9 +87,6 @@ class Ensemble(DensityNetwork):
     def _free_nll(self, condition: Tensor, target: Tensor) -> Tensor:
         each = [member._free_nll(condition, target) for member in self.members]
         return math.log(len(each)) - torch.logsumexp(-torch.stack(each), 0)
-
-    def _free_loss(self, condition: Tensor, target: Tensor, weights: Tensor | None) -> Tensor:
-        return weighted_sum(self._free_nll(condition, target), weights)
 
     def start(self, target: Tensor, generator: Generator) -> None:
         """Place the components of every member, each by draws of its own."""

@@ -28,13 +28,7 @@ else:
     try:
         from FrEIA.modules import InvertibleModule
     except ModuleNotFoundError:
-
-        class InvertibleModule(nn.Module):
-            """The attributes that FrEIA's networks read, where FrEIA is not installed."""
-
-            def __init__(self, dims_in, dims_c):
-                super().__init__()
-                self.dims_in, self.dims_c = dims_in, dims_c
+        InvertibleModule = nn.Module
 
 
 class GaussianMixtureBlock(InvertibleModule):
@@ -81,7 +75,9 @@ class GaussianMixtureBlock(InvertibleModule):
                 expected="one input of D ≥ 1 numbers was expected, [(D,)]",
                 fix="Join or flatten the inputs first, for example with FrEIA's Flatten.",
             )
-        super().__init__(shapes, list(dims_c or ()))
+        # As FrEIA's base class does, which is there only where FrEIA is installed.
+        nn.Module.__init__(self)
+        self.dims_in, self.dims_c = shapes, list(dims_c or ())
         self.dimensions = int(shapes[0][0])
 
     def forward(

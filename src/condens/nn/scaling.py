@@ -162,7 +162,7 @@ class ConditionScaling(Standardiser):
         super().__init__(columns, fixed)
         self.register_buffer("lower", torch.full((columns,), EMPTY, dtype=torch.float64))
         self.register_buffer("upper", torch.full((columns,), -EMPTY, dtype=torch.float64))
-        self._known: dict[Any, tuple[tuple[Tensor, ...], list[int], Ends | None]] = {}
+        self._known: dict[Any, tuple[list[tuple[int, int]], Ends, tuple[Tensor, ...]]] = {}
 
     @torch.no_grad()
     def fit(self, values: Tensor, name: str = "values") -> Self:
@@ -199,7 +199,7 @@ class ConditionScaling(Standardiser):
         return (standard < ends.first) | (standard > ends.last)
 
     def holds(self, read: Tensor) -> bool:
-        """Tell whether `forward` left all these rows unchanged; no, where values are not checked."""
+        """Tell whether `forward` left all these rows unchanged; no, if values are not checked."""
         if not checks_values(read):
             return False
         ends = self._ends(read.dtype, read.dtype)
@@ -228,13 +228,11 @@ class ConditionScaling(Standardiser):
         buffers = (self.location, self.scale, self.lower, self.upper)
         if not checks_values(*buffers) or any(buffer.is_inference() for buffer in buffers):
             return self._find_ends(limit).to(dtype)
-        versions = [buffer._version for buffer in buffers]
-        held, before, ends = self._known.get((limit, dtype), ((), [], None))
-        same = all(a is b for a, b in zip(held, buffers, strict=False))
-        if ends is None or before != versions or not same:
-            ends = self._find_ends(limit).to(dtype)
-            self._known[limit, dtype] = buffers, versions, ends
-        return ends
+        # The entry keeps the buffers alive, so that their ids stay theirs.
+        stamp = [(id(buffer), buffer._version) for buffer in buffers]
+        if self._known.get((limit, dtype), (None,))[0] != stamp:
+            self._known[limit, dtype] = stamp, self._find_ends(limit).to(dtype), buffers
+        return self._known[limit, dtype][1]
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_known": {}}

@@ -1,6 +1,5 @@
 """Heads that predict triangular factors of the precisions: full, diagonal, isotropic, tied."""
 
-from abc import abstractmethod
 from collections.abc import Sequence
 from typing import ClassVar
 
@@ -25,9 +24,10 @@ class TriangularHead(Head[Parameters]):
     # Whether the last outputs are one packed factor a component, which the fused loss reads.
     packed: ClassVar[bool] = False
 
-    @abstractmethod
     def _factors_of(self, outputs: Tensor) -> Tensor:
         """Return packed factors [..., K, T] from the last outputs [..., S], within the bounds."""
+        factors = outputs.unflatten(-1, (self.n_components, -1))
+        return bounded_scales(factors, self.dimensions, self.floor, self.ceiling)
 
     def parameters_of(self, features: Tensor) -> Parameters:
         """Return logits [..., K], means [..., K, D] and factors [..., K, T]."""
@@ -79,10 +79,6 @@ class FullHead(TriangularHead):
     def _scale_outputs(self) -> int:
         return self.n_components * packed_size(self.dimensions)
 
-    def _factors_of(self, outputs: Tensor) -> Tensor:
-        factors = outputs.unflatten(-1, (self.n_components, -1))
-        return bounded_scales(factors, self.dimensions, self.floor, self.ceiling)
-
     def _scales_from(self, start: Start) -> Tensor:
         diagonal = self._unbounded(start.factors[:, : self.dimensions])
         return torch.cat([diagonal, start.factors[:, self.dimensions :]], -1).flatten()
@@ -97,10 +93,6 @@ class DiagonalHead(TriangularHead):
     @property
     def _scale_outputs(self) -> int:
         return self.n_components * self.dimensions
-
-    def _factors_of(self, outputs: Tensor) -> Tensor:
-        factors = outputs.unflatten(-1, (self.n_components, -1))
-        return bounded_scales(factors, self.dimensions, self.floor, self.ceiling)
 
     def _scales_from(self, start: Start) -> Tensor:
         return self._unbounded(-start.scales.log()).flatten()
