@@ -97,7 +97,7 @@ class CondensEstimator(MixtureDensityEstimator):  # type: ignore[misc]
         """Return log p(input | condition). Shapes: `[S, B, *input_shape]` → [S, B]."""
         self._check_input_shape(input)
         flat = _flat(input, self.input_shape)
-        rows = (1, *_flat(condition, self.condition_shape).shape[:-1])
+        rows = (1, *condition.shape[: condition.dim() - len(self.condition_shape)])
         # One input for each condition, as MCMC and atomic losses ask: no mixture need be built.
         if len(rows) == 2 and flat.shape[:-1] == rows and not bool(flat.isnan().any()):
             return -self.loss(input[0], condition).unsqueeze(0)

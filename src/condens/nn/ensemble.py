@@ -89,7 +89,7 @@ class Ensemble(DensityNetwork):
         return math.log(len(each)) - torch.logsumexp(-torch.stack(each), 0)
 
     def start(self, target: Tensor, generator: Generator) -> None:
-        """Place the components of every member, each by draws of its own."""
+        """Place the components of every member, each by its own draws."""
         for member in self.members:
             member.start(target, generator)
 

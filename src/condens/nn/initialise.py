@@ -50,15 +50,11 @@ def spread(targets: Tensor, n_components: int, *, floor: float, generator: Gener
     # A few far rows should not get a component each.
     targets = targets.clamp(-5.0, 5.0)
     if targets.shape[1] == 1:
-        means = _quantile_grid(targets, n_components)
+        levels = (torch.arange(n_components, dtype=targets.dtype) + 0.5) / n_components
+        means = torch.quantile(targets[:, 0], levels).unsqueeze(-1)
     else:
         means = _k_means(targets, n_components, generator)
     return Start(means, _covariances(targets, means, floor))
-
-
-def _quantile_grid(targets: Tensor, n_components: int) -> Tensor:
-    levels = (torch.arange(n_components, dtype=targets.dtype) + 0.5) / n_components
-    return torch.quantile(targets[:, 0], levels).unsqueeze(-1)
 
 
 def _k_means(targets: Tensor, n_components: int, generator: Generator) -> Tensor:

@@ -226,7 +226,7 @@ class Head(nn.Module, ABC, Generic[P]):
         """Return a head with some of the components, its other outputs unchanged."""
         made = copy.deepcopy(self)
         made.n_components = len(kept)
-        # A generator of its own: these weights are overwritten.
+        # Another generator than torch's: these weights are overwritten.
         made.linear = linear(self.linear.in_features, made._outputs, Generator())
         made.to(self.linear.weight)
         means, scales = self.n_components, self.n_components * (1 + self.dimensions)

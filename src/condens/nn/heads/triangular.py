@@ -70,7 +70,7 @@ class TriangularHead(Head[Parameters]):
 
 
 class FullHead(TriangularHead):
-    """Every component has a full covariance of its own."""
+    """Every component has its own full covariance."""
 
     covariance = "full"
     packed = True
