@@ -1,8 +1,8 @@
-"""A joint density behind scikit-learn's fit, on data that come with scikit-learn.
+"""Joint densities by scikit-learn's fit, on one of its data sets.
 
 From the radius and texture of cell nuclei and the diagnosis: the joint density of three other
 measurements, all positive, two of them strongly dependent. The picture shows it for two
-samples (50 and 90 % of the mass), and what it becomes once the smoothness is known.
+samples (regions of coverage 50 and 90 %), and how it changes once the smoothness is known.
 
     python examples/cells.py OUTPUT_DIRECTORY
 """

@@ -1,7 +1,7 @@
-"""Where may the joints be, if the hand is there? The invertible block in FrEIA's way.
+"""Inverse kinematics with the invertible block and FrEIA: the joints of an arm given its hand.
 
 An arm of three links on a rail: four numbers (height on the rail, three angles) put the hand at
-a point of the plane. The point is the condition, the four numbers are the target. Trained are
+a point of the plane. The point is the condition, the four numbers are the target. Two models:
 
 - a network that predicts the mixture, through the block, with the exact loss, and
 - a coupling flow of FrEIA whose latent is not standard normal but such a mixture.

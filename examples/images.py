@@ -1,4 +1,4 @@
-"""Where is the ring, and how large? A convolutional network and a joint density.
+"""Joint density of centre and radius of a ring in an image, by a convolutional network.
 
 Images of two faint rings. The network predicts the density of centre and radius of one of
 them, whichever: two modes, and within each the radius depends on the centre.

@@ -1,4 +1,4 @@
-"""Which oscillator made this signal? A transformer over sequences and a joint density.
+"""Joint density of the oscillator behind a signal, by a transformer over sequences.
 
 Noisy signals a·cos(ωt + φ) seen at irregular moments. The network reads the moments and the
 values, in no particular order, and predicts the joint density of amplitude, frequency and

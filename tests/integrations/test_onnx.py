@@ -32,7 +32,7 @@ def SLOW_PAIR(name, what):  # noqa: N802
 def network_of(
     targets, covariance, n_components, *, seed=0, dtype=torch.float32, transforms=None, loc=None
 ):
-    """Return a network whose outputs vary much with the condition, in units of their own."""
+    """Return a network whose outputs vary much with the condition, with units other than one."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         network = MixtureNetwork.of(
@@ -119,7 +119,7 @@ def agree(ours, theirs, dtype):
 
 
 def near(ours, theirs, name):
-    """Compare in own units: of dates, what double precision leaves beside the offset."""
+    """Compare in original units: dates as exactly as double precision allows beside the offset."""
     if name == "years":
         torch.testing.assert_close(ours - 1.7e9, theirs - 1.7e9, rtol=0, atol=1e-6)
     else:
@@ -221,7 +221,7 @@ def test_draws(written, name):
             mixture = file.network(condition)
         base = getattr(mixture, "base", mixture)
         component = torch.randint(base.n_components, (draws, rows), generator=generator)
-        # Components that have next to no weight have no place in [0, 1] of their own.
+        # Components that have next to no weight have next to no interval in [0, 1].
         component = torch.where(
             base.weights.mT[component, range(rows)] < 1e-4, base.logits.argmax(-1), component
         )
@@ -235,7 +235,7 @@ def test_draws(written, name):
         near(ours, expected, name)
 
 
-def test_draws_never_leave_the_shares():
+def test_the_ends_of_the_uniform_number_draw_the_first_and_last_component():
     network = network_of(2, "full", 3)
     condition = conditions(network, 2)
     ends = torch.tensor([[0.0, 0.0], [1.0, 1.0]])
@@ -264,7 +264,7 @@ def test_scales_at_the_floor(tmp_path):
         mixture = network(condition)
         target = mixture.means[:, 0] + 1e-3 * torch.linspace(-3, 3, 20).unsqueeze(-1)
         (ours,) = file(condition, target)
-        # In own units float32 rounds the means, by 1e-4 of scales as small as these.
+        # In original units float32 rounds the means, by 1e-4 of scales as small as these.
         theirs = network(condition.double()).log_prob(target.double())
         agree(ours, theirs.float(), torch.float32)
 
@@ -400,6 +400,20 @@ def test_a_file_of_another_network_is_refused(written):
         check_agreement(file.path.read_bytes(), graph, trial_inputs(graph, None))
 
 
+@pytest.mark.parametrize(
+    ("name", "what", "change"),
+    [("full", "log_density", 1e-3), ("transforms", "sample", 1e-8), ("isotropic", "mixture", 1e-3)],
+)
+def test_a_small_change_of_means_and_factors_is_refused(written, name, what, change):
+    """A file is compared with the network that it was not made from."""
+    file, other = written(name, what), NETWORKS[name]()
+    with torch.no_grad():
+        other.head.linear.bias[other.head.n_components :].add_(change)
+    graph = GRAPHS[what](other).eval()
+    with pytest.raises(ArgumentError, match="model is written with .* off by"):
+        check_agreement(file.path.read_bytes(), graph, trial_inputs(graph, None))
+
+
 REFUSED = {
     "low_rank": (lambda: network_of(3, "low_rank", 2), "log_density", "low_rank"),
     "whole": (
@@ -415,8 +429,8 @@ REFUSED = {
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_refused(name, tmp_path):
-    make, what, told = REFUSED[name]
-    with pytest.raises(ArgumentError, match=told):
+    make, what, text = REFUSED[name]
+    with pytest.raises(ArgumentError, match=text):
         export(make(), tmp_path / "a.onnx", what)
     assert not list(tmp_path.iterdir())
 
@@ -427,9 +441,9 @@ def test_refused_arguments(tmp_path):
         export(network, tmp_path / "none" / "a.onnx")
     with pytest.raises(ArgumentError, match="float32 or float64"):
         export(network, tmp_path / "a.onnx", dtype=torch.float16)
-    own = MixtureNetwork(network.backbone, network.head)
+    plain = MixtureNetwork(network.backbone, network.head)
     with pytest.raises(ArgumentError, match="condition is missing"):
-        export(own, tmp_path / "a.onnx")
+        export(plain, tmp_path / "a.onnx")
 
 
 class Branching(torch.nn.Module):

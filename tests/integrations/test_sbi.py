@@ -144,12 +144,14 @@ def test_shapes_that_do_not_fit_are_refused():
         density_estimator()(theta[:, 0], x)
     with pytest.raises(ArgumentError, match="n_components"):
         density_estimator(n_components=0)(theta, x)
-    with pytest.raises(ArgumentError, match="of is 'y', but 'theta' or 'x'"):
+    with pytest.raises(
+        ArgumentError, match=r"of is 'y', but one of .'theta', 'x'. was expected. Pass 'theta' for"
+    ):
         density_estimator(of="y")
     with pytest.raises(ArgumentError, match="covariance is 'round'"):
         density_estimator(covariance="round")
     net = MixtureNetwork.of(3, 2, transforms=[Real(), Positive()])
-    with pytest.raises(ArgumentError, match="net has maps"):
+    with pytest.raises(ArgumentError, match="net has transforms"):
         CondensEstimator(net, torch.Size([2]), torch.Size([3]))
 
 
@@ -391,7 +393,7 @@ def test_likelihoods_trained_by_sbi():
 
 
 def density_of(estimator, condition):
-    """Return an estimator's density in its own units, in double precision."""
+    """Return an estimator's density in original units, in double precision."""
     with torch.no_grad():
         mixture = from_mog(estimator.get_uncorrected_mog(condition)).to(torch.float64)
     if not estimator.has_input_transform:
@@ -458,7 +460,8 @@ def test_parentheses_that_were_left_out(trainer):
     with pytest.raises(ArgumentError) as raised:
         inference.train(max_num_epochs=1)
     assert str(raised.value) == (
-        "density_estimator was called with simulations, but what it returns is called with these. "
+        "density_estimator was called with simulations, but it takes its options by name, and sbi "
+        "calls what it returns. "
         'Pass density_estimator() to NPE, and density_estimator(of="x") to NLE.'
     )
 

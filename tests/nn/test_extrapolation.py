@@ -124,13 +124,13 @@ class TestInput:
     @pytest.mark.parametrize("largest", [2.5e307, 1.7e308, LARGEST])
     def test_the_largest_numbers(self, kind, largest):
         """Sums and differences of these are infinite; the answers are not."""
-        shares = [-1.0, -0.25, 0.0, 0.5, 1.0]
-        values = torch.tensor([[share * largest] for share in shares] * 50, dtype=DOUBLE)
+        parts = [-1.0, -0.25, 0.0, 0.5, 1.0]
+        values = torch.tensor([[part * largest] for part in parts] * 50, dtype=DOUBLE)
         scaling = kind(1).fit(values)
-        deviation = math.sqrt(np.var(shares))
-        assert scaling.location.item() == pytest.approx(np.mean(shares) * largest, rel=1e-14)
+        deviation = math.sqrt(np.var(parts))
+        assert scaling.location.item() == pytest.approx(np.mean(parts) * largest, rel=1e-14)
         assert scaling.scale.item() / largest == pytest.approx(deviation, rel=1e-14)
-        expected = (torch.tensor(shares, dtype=DOUBLE) - np.mean(shares)) / deviation
+        expected = (torch.tensor(parts, dtype=DOUBLE) - np.mean(parts)) / deviation
         assert_close(scaling(values[:5])[:, 0], expected, rtol=1e-13, atol=1e-14)
 
 
@@ -142,7 +142,7 @@ def made(case, dtype=DOUBLE, gain=1.0, **options):
     generator = torch.Generator().manual_seed(0)
     condition = torch.randn(300, 3, generator=generator, dtype=DOUBLE) * torch.tensor([1, 50, 0.01])
     target = 3 + 20 * torch.randn(300, 2, generator=generator, dtype=DOUBLE).exp()
-    options = {"n_components": 3, "width": 16, "rank": 2} | options
+    options = {"n_components": 3, "width": 16} | options
     if case == "table":
         condition[:, 2] = torch.randint(0, 4, (300,), generator=generator)
         options["categories"] = [4]
@@ -204,21 +204,20 @@ class TestDensity:
 
     @pytest.mark.parametrize("case", CASES)
     def test_far_out_it_is_the_edges_density_moved_and_stretched(self, case):
-        """p(y) = p_edge(m_edge + (y − m)/γ) / Πγ, each part by numpy from the head's own."""
+        """p(y) = p_edge(m_edge + (y − m)/γ) / Πγ, each part by numpy from the head's."""
         network, condition, _ = made(case)
         rows, edge = far_rows(condition, codes=int(case == "table"))
         known = network(edge)
         free = network.free_parameters(network.standardise_condition(rows))
-        own = network.form.mixture(free).to(DOUBLE)
-        own = network.target_scaling.inverse(own)
-        stretch = np.sqrt(_variance(own) / _variance(known)).clip(1, 10)
+        ours = network.target_scaling.inverse(network.form.mixture(free))
+        stretch = np.sqrt(_variance(ours) / _variance(known)).clip(1, 10)
         assert (stretch > 1.01).any(), "a stretch of one would hide its direction"
         # Averages of three seldom are narrower.
         assert (stretch == 1).any() or "ensemble" in case, (
             "a free density that is narrower is what this is about"
         )
         target = known.sample(generator=torch.Generator().manual_seed(3))
-        moved = own.mean + torch.as_tensor(stretch) * (target - known.mean)
+        moved = ours.mean + torch.as_tensor(stretch) * (target - known.mean)
         expected = known.log_prob(target) - torch.as_tensor(np.log(stretch)).sum(-1)
         assert_close(network(rows).log_prob(moved), expected, rtol=1e-8, atol=1e-8)
 
@@ -395,7 +394,7 @@ class TestTraining:
 
 def test_an_ensemble_of_two_kinds_of_mixtures_is_refused():
     members = [MixtureNetwork.of(1, 2, covariance=s) for s in ("full", "low_rank")]
-    with pytest.raises(ArgumentError, match=r"members have structures \['full', 'low_rank'\]"):
+    with pytest.raises(ArgumentError, match=r"members have covariances \['full', 'low_rank'\]"):
         Ensemble(members)
 
 

@@ -1,4 +1,4 @@
-"""Laws of every head in the registry, and what each structure means."""
+"""Laws of every head in the registry, and what each covariance means."""
 
 import math
 
@@ -9,7 +9,7 @@ from torch.testing import assert_close
 
 from condens.errors import ArgumentError
 from condens.functional import log_prob, partial_log_prob
-from condens.nn import HEADS, DiagonalHead, FullHead, IsotropicHead, TiedHead
+from condens.nn import HEADS, DiagonalHead, FullHead, IsotropicHead, TiedHead, head_from_dict
 from condens.nn.initialise import Start, spread
 
 torch.manual_seed(0)
@@ -134,7 +134,7 @@ class TestEveryHead:
         assert head(torch.zeros(2, 5, 6, dtype=torch.float64)).batch_shape == (2, 5)
 
 
-def test_structures_are_what_they_say():
+def test_covariances_are_what_they_say():
     features, _ = data(5)
     full, diagonal, isotropic, tied = (
         make(covariance)(features) for covariance in ("full", "diagonal", "isotropic", "tied")
@@ -171,9 +171,20 @@ def test_partial_density_is_what_layer_1_says():
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ({"features": 0}, "features is 0, but at least 1 was expected. Change it."),
-        ({"n_components": 0}, "components is 0, but at least 1 was expected. Change it."),
-        ({"dimensions": 0}, "dimensions is 0, but at least 1 was expected. Change it."),
+        (
+            {"features": 0},
+            "features is 0, but at least 1 was expected. "
+            "Pass the features that the backbone gives.",
+        ),
+        (
+            {"n_components": 0},
+            "n_components is 0, but at least 1 was expected. "
+            "Pass the number of components, such as 10.",
+        ),
+        (
+            {"dimensions": 0},
+            "dimensions is 0, but at least 1 was expected. Pass the number of targets.",
+        ),
         (
             {"floor": -1e-3},
             "floor is -0.001, but a number between 1e-30 and 1e30 was expected, "
@@ -199,13 +210,13 @@ def test_impossible_options_are_named(covariance, options, text):
 
 @pytest.mark.parametrize("ceiling", [None, 3.0])
 @pytest.mark.parametrize("covariance", HEADS)
-def test_the_configuration_makes_another_like_it(covariance, ceiling):
+def test_to_dict_makes_another_like_it(covariance, ceiling):
     options = {"rank": 3} if covariance == "low_rank" else {}
     options |= {"features": 4, "dimensions": 2, "n_components": 7, "floor": 0.25}
     options |= {"ceiling": ceiling}
     head = HEADS[covariance](**options)
-    assert head.to_dict() == options
-    again = HEADS[covariance](**head.to_dict())
+    assert head.to_dict() == {"covariance": covariance} | options
+    again = head_from_dict(head.to_dict())
     again.load_state_dict(head.state_dict())
     features = torch.randn(5, 4)
     assert torch.equal(again(features).covariance_matrix, head(features).covariance_matrix)

@@ -32,13 +32,13 @@ def test_one_component_on_each_separated_cluster(seed):
     distance = torch.cdist(groups.mean(1), means)
     assert distance.amin(1).max() < 1e-6, "k-means ends at the clusters' means"
     assert distance.argmin(1).unique().numel() == 4
-    # A cluster's own second moments and the common ones are both 0.01 · identity here.
+    # The second moments of a cluster and the common ones are both 0.01 · identity here.
     expected = 0.01 * torch.eye(3, dtype=torch.float64).expand(4, 3, 3)
     assert_close(covariances, expected, atol=0.002, rtol=0)
 
 
 def test_the_few_rows_of_a_cluster_count_less_than_the_common_covariance():
-    """By hand: (own sum + w·common) / (n + w) with w = 10·D rows."""
+    """By hand: (sum of the cluster + w·common) / (n + w) with w = 10·D rows."""
     generator = torch.Generator().manual_seed(2)
     wide = 0.3 * torch.randn(300, 2, dtype=torch.float64, generator=generator)
     narrow = 4.5 + 0.01 * torch.randn(5, 2, dtype=torch.float64, generator=generator)

@@ -1,4 +1,4 @@
-"""The invertible block beside FrEIA's own, in FrEIA's networks, and without FrEIA."""
+"""The invertible block beside FrEIA's, in FrEIA's networks, and without FrEIA."""
 
 import math
 import subprocess
@@ -212,8 +212,8 @@ def test_picks_resolve_weights_below_a_float32():
     coarse = torch.rand(4000, generator=torch.Generator().manual_seed(2)).double()
     threshold = coarse + 2.0**-25
     w = torch.stack([threshold, 1 - threshold], 1)
-    share = GaussianMixtureBlock.pick_mixture_component(w, seed=2).double().mean().item()
-    assert abs(share - 0.5) < 4 * 0.5 / math.sqrt(4000)
+    fraction = GaussianMixtureBlock.pick_mixture_component(w, seed=2).double().mean().item()
+    assert abs(fraction - 0.5) < 4 * 0.5 / math.sqrt(4000)
 
 
 def test_torch_seeds_a_choice_without_a_seed():

@@ -38,9 +38,11 @@ def test_learns_correlations_that_a_diagonal_one_cannot():
     data, test = factor_model(2000), factor_model(2500)
     held_out = tuple(t[2000:] for t in test)
     losses = {}
-    for covariance in ("low_rank", "diagonal"):
+    for covariance, rank in (("low_rank", 2), ("diagonal", None)):
         torch.manual_seed(0)
-        network = MixtureNetwork.of(2, 30, n_components=2, covariance=covariance, rank=2, width=32)
+        network = MixtureNetwork.of(
+            2, 30, n_components=2, covariance=covariance, rank=rank, width=32
+        )
         train(network, data, Settings(epochs=8, learning_rate=3e-3))
         losses[covariance] = float(network.loss(*held_out).detach())
     assert losses["low_rank"] < losses["diagonal"] - 5
@@ -64,6 +66,12 @@ def test_there_is_no_bound_for_it():
     data = factor_model(50, dimensions=3)
     with pytest.raises(ArgumentError, match=r"bound is 'uniform'.*low rank"):
         train(network, data, Settings(epochs=1, bound="uniform"))
+
+
+@pytest.mark.parametrize("rank", [0, -1, 2.0, True])
+def test_an_impossible_rank_is_named(rank):
+    with pytest.raises(ArgumentError, match=r"^rank is .* Pass the number of columns of V"):
+        LowRankHead(4, 3, 2, rank=rank)
 
 
 def test_rows_that_do_not_match_are_refused():

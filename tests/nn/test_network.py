@@ -1,4 +1,4 @@
-"""The network: two doors that agree, in the target's own units, and exact standardising."""
+"""The network: two doors that agree, in the original units, and exact standardising."""
 
 import copy
 import math
@@ -327,38 +327,41 @@ def test_large_offsets_survive_a_float32_network():
             torch.zeros(4, 2),
             torch.zeros(4),
             ShapeError,
-            "target has shape [4], but [rows, 3] was expected. Pass one column a dimension.",
+            "target has shape [4], but [rows, 3] was expected. Pass one column for each dimension.",
         ),
         (
             torch.zeros(4, 2),
             torch.zeros(4, 2),
             ShapeError,
-            "target has shape [4, 2], but [rows, 3] was expected. Pass one column a dimension.",
+            "target has shape [4, 2], but [rows, 3] was expected. "
+            "Pass one column for each dimension.",
         ),
         (
             torch.zeros(5, 2),
             torch.zeros(4, 3),
             ShapeError,
-            "condition has 5 rows, but target has 4. Pass one row for each.",
+            "condition has 5 rows, but target has 4. Pass one condition for each row of target.",
         ),
         (
             torch.zeros(4, 1),
             torch.zeros(4, 3),
             ShapeError,
-            "condition has shape [4, 1], but [rows, 2] was expected. Pass one column a feature.",
+            "condition has shape [4, 1], but [rows, 2] was expected. "
+            "Pass one column for each feature.",
         ),
         (
             torch.zeros(4),
             torch.zeros(4, 3),
             ShapeError,
-            "condition has shape [4], but [rows, 2] was expected. Pass one column a feature.",
+            "condition has shape [4], but [rows, 2] was expected. "
+            "Pass one column for each feature.",
         ),
         (
             torch.tensor([[0.0, 0.0], [0.0, 0.0], [0.0, NAN]]),
             torch.zeros(3, 3),
             NotFiniteError,
             "condition is NaN or infinite in row 2, but the network reads every entry. Drop such "
-            "rows, or fill the entries (and add a column that tells which).",
+            "rows, or fill the entries (and add a column that marks them).",
         ),
     ],
 )
@@ -376,11 +379,29 @@ def test_a_condition_of_other_columns_is_refused(shape):
         MixtureNetwork.of(2, 3, width=8)(torch.zeros(shape))
 
 
-def test_unknown_structures_are_named():
+def test_unknown_covariances_are_named():
     with pytest.raises(ArgumentError) as raised:
         MixtureNetwork.of(2, 3, covariance="banded")
-    assert str(raised.value).startswith("structure is 'banded', but it names no head. Choose one ")
-    assert all(name in str(raised.value) for name in HEADS)
+    text = f"covariance is 'banded', but no head has that name. Choose one of {', '.join(HEADS)}."
+    assert str(raised.value) == text
+
+
+@pytest.mark.parametrize("covariance", [name for name in HEADS if name != "low_rank"])
+def test_a_rank_is_for_low_rank_only(covariance):
+    with pytest.raises(ArgumentError) as raised:
+        MixtureNetwork.of(2, 3, covariance=covariance, rank=2)
+    assert str(raised.value) == (
+        f"rank is 2, but the covariance {covariance!r} has no rank. Leave it out, or choose "
+        "covariance='low_rank'."
+    )
+
+
+def test_floor_and_rank_reach_the_head():
+    network = MixtureNetwork.of(2, 3, covariance="low_rank", rank=2, floor=0.25)
+    assert network.head.to_dict()["rank"] == 2
+    assert network(torch.zeros(1, 2)).loadings.shape == (1, 10, 3, 2)
+    assert (network(torch.zeros(1, 2)).scales > 0.25).all()
+    assert MixtureNetwork.of(2, 3, covariance="low_rank").head.rank == 5
 
 
 def test_options_reach_their_parts():

@@ -9,7 +9,7 @@ from torch.testing import assert_close
 from condens.data import Rows
 from condens.errors import ArgumentError, ShapeError
 from condens.nn import MLP, Ensemble, MixtureNetwork, Standardiser, TableMLP
-from condens.nn.table import embedding_size
+from condens.nn.backbones import backbone_from_dict, embedding_size
 from condens.training import Settings, train
 from condens.training.batches import Noise
 from condens.training.identity import identity
@@ -55,18 +55,18 @@ def test_the_first_vectors_are_small():
     assert table.std().item() == pytest.approx(0.1, abs=0.003)
 
 
-def test_the_configuration_makes_the_same_form():
+def test_to_dict_makes_the_same_form():
     network = TableMLP(2, (4, 3), 8, 3, activation="tanh", normalise=True, dropout=0.2)
     given = json.loads(json.dumps(network.to_dict()))
-    twin = TableMLP(**given)
+    twin = backbone_from_dict(given)
     twin.load_state_dict(network.state_dict())
     condition = rows(20, 2, (4, 3)).float()
     assert torch.equal(twin.eval()(condition), network.eval()(condition))
     assert twin.to_dict() == network.to_dict()
-    assert TableMLP.kind == "table"
+    assert given["kind"] == TableMLP.kind == "table"
 
 
-ENCODE = "Encode tables by the encoder the network was made for."
+ENCODE = "Encode tables with the encoder that the network was made for."
 
 
 @pytest.mark.parametrize("code", ["4", "-1", "1.5", "nan", "inf", "1e+20"])
@@ -91,7 +91,7 @@ def test_each_column_has_its_own_codes():
         (
             lambda: TableMLP(-1, [2]),
             ArgumentError,
-            "numeric is -1, but at least 0 was expected. Change it.",
+            "numeric is -1, but at least 0 was expected. Pass the number of numeric columns.",
         ),
         (
             lambda: TableMLP(1, []),
@@ -122,13 +122,14 @@ def test_each_column_has_its_own_codes():
                 TableMLP(1, [3]), head(), condition_columns=2, condition_codes=3
             ),
             ArgumentError,
-            "condition_codes is 3, but 0 to 2 was expected, of so many condition_columns. Change "
-            "either.",
+            "condition_codes is 3, but 0 to 2 was expected. Pass how many of the "
+            "condition_columns, at their end, are codes.",
         ),
         (
             lambda: Ensemble([MixtureNetwork.of(2, 1), MixtureNetwork.of(2, 1, categories=[3])]),
             ArgumentError,
-            "members have condition_codes [0, 1], but the same were expected. Make them alike.",
+            "members have condition_codes [0, 1], but the same were expected. Make all members "
+            "with the same condition_codes.",
         ),
     ],
 )

@@ -23,7 +23,9 @@ def rows(count=200, transforms=TRANSFORMS):
     real = condition.sum(1, keepdim=True) + torch.randn(
         count, len(transforms), generator=generator, dtype=torch.float64
     )
-    target = [own.from_real(x) for own, x in zip(transforms, real.unbind(1), strict=True)]
+    target = [
+        transform.from_real(x) for transform, x in zip(transforms, real.unbind(1), strict=True)
+    ]
     return condition, torch.stack(target, 1)
 
 
@@ -63,10 +65,10 @@ def test_the_loss_of_positive_targets_is_that_of_their_logarithms():
     )
 
 
-@pytest.mark.parametrize("own", [Integer(), Integer(lower=0)], ids=str)
-def test_whole_numbers_have_probabilities(own):
-    condition, target = rows(transforms=(own,))
-    network = network_of((own,)).prepare(condition, target)
+@pytest.mark.parametrize("transform", [Integer(), Integer(lower=0)], ids=str)
+def test_whole_numbers_have_probabilities(transform):
+    condition, target = rows(transforms=(transform,))
+    network = network_of((transform,)).prepare(condition, target)
     mixture = network(condition)
     assert_close(network.loss(condition, target), -mixture.log_prob(target).mean())
     assert_close(network.nll(condition, target), -mixture.log_prob(target))
@@ -150,13 +152,13 @@ def test_training_learns_counts():
     assert_close(found.sum(0), torch.ones(2, dtype=torch.float64), rtol=0, atol=1e-3)
 
 
-def test_ensembles_share_their_maps():
+def test_members_have_the_same_transforms():
     condition, target = rows()
     members = [network_of(), network_of()]
     ensemble = Ensemble(members).prepare(condition, target)
     assert ensemble(condition).transforms == TRANSFORMS
     assert ensemble(condition).n_components == 6
-    with pytest.raises(ArgumentError, match=r"members have maps .*the same"):
+    with pytest.raises(ArgumentError, match=r"members have transforms .*the same"):
         Ensemble([network_of(), network_of((Real(), Real(), Real()))])
 
 
@@ -168,9 +170,9 @@ def test_named_errors():
     named = network_of(names=["price", "x", "y"])
     with pytest.raises(ArgumentError, match=r"target price has -1"):
         named.loss(condition, target)
-    with pytest.raises(ArgumentError, match=r"head is low_rank.*leave out maps"):
+    with pytest.raises(ArgumentError, match=r"head is low_rank.*leave transforms out"):
         MixtureNetwork.of(2, 3, covariance="low_rank", transforms=TRANSFORMS)
-    with pytest.raises(ArgumentError, match=r"maps is .*3 map"):
+    with pytest.raises(ArgumentError, match=r"transforms is .*but 3 "):
         MixtureNetwork.of(2, 3, transforms=TRANSFORMS[:2])
 
 

@@ -15,7 +15,6 @@ torch.Size([5, 2])
 """
 
 import copy
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial, wraps
@@ -34,7 +33,8 @@ from condens.errors import (
 )
 from condens.functional import triangular
 from condens.nn import HEADS, MLP, MixtureNetwork
-from condens.scalars import as_fraction, as_whole
+from condens.nn.heads.base import Mixture
+from condens.scalars import as_choice, as_fraction, as_whole
 from condens.training import History, Settings, default_components, default_settings
 from condens.training.interruption import how_far, interruption
 from condens.training.loop import gradients, run, tell
@@ -47,21 +47,20 @@ try:
 except ModuleNotFoundError as error:
     if (error.name or "").partition(".")[0] != "sbi":
         raise
-    told = (
+    raise ImportError(
         "condens.integrations.sbi needs sbi 0.27 or later. Install it: pip install 'condens[sbi]'."
-    )
-    raise ImportError(told) from error
+    ) from error
 
 
 class CondensEstimator(MixtureDensityEstimator):  # type: ignore[misc]
-    """A `MixtureNetwork` as sbi's trainers and posteriors know a mixture density estimator.
+    """A `MixtureNetwork` with the interface of sbi's mixture density estimators.
 
-    Densities and mixtures are in the input's own units: sbi has no z-scoring to undo, and the
-    closed-form corrections of NPE-A and NPE-C meet the prior as it is.
+    Densities and mixtures are in original units: sbi has no z-scoring to undo, and the closed-form
+    corrections of NPE-A and NPE-C apply to the prior as it is.
 
     Args:
-        net: from conditions [b, C] to densities over inputs [b, D], flat both.
-        input_shape, condition_shape: the events' shapes, of D and C numbers.
+        net: from flat conditions [b, C] to densities over flat inputs [b, D].
+        input_shape, condition_shape: of one input, D numbers, and of one condition, C numbers.
 
     Shapes: condition `[B, *condition_shape]`, or `[S, B, *condition_shape]` with the inputs.
 
@@ -80,38 +79,39 @@ class CondensEstimator(MixtureDensityEstimator):  # type: ignore[misc]
         if net.transforms is not None:
             raise ArgumentError(
                 "net",
-                got="has maps",
+                got="has transforms",
                 expected="sbi's mixtures are Gaussian",
-                fix="Leave them out: sbi keeps to the prior's bounds itself.",
+                fix="Leave them out: sbi itself keeps to the bounds of the prior.",
             )
         super().__init__(net, input_shape, condition_shape)
 
-    def mixture(self, condition: Tensor) -> GaussianMixture | LowRankMixture:
+    def mixture(self, condition: Tensor) -> Mixture:
         """Return the densities, with the condition's leading axes as batch shape."""
         self._check_condition_shape(condition)
-        batch = condition.shape[: condition.dim() - len(self.condition_shape)]
-        found = self.net(condition.reshape(-1, self.condition_shape.numel()))
-        return found if len(batch) == 1 else _unflatten(found, batch)
+        flat = _flat(condition, self.condition_shape)
+        found = self.net(flat.reshape(-1, flat.shape[-1]))
+        rows = torch.arange(len(found)).reshape(flat.shape[:-1])
+        return found if rows.dim() == 1 else found[rows]
 
     def log_prob(self, input: Tensor, condition: Tensor, **_: Any) -> Tensor:  # noqa: A002
         """Return log p(input | condition). Shapes: `[S, B, *input_shape]` → [S, B]."""
         self._check_input_shape(input)
-        flat = self._flat(input)
-        batch = condition.shape[: condition.dim() - len(self.condition_shape)]
+        flat = _flat(input, self.input_shape)
+        rows = (1, *condition.shape[: condition.dim() - len(self.condition_shape)])
         # One input for each condition, as MCMC and atomic losses ask: no mixture need be built.
-        if len(batch) == 1 and flat.shape[:-1] == (1, *batch) and not bool(flat.isnan().any()):
+        if len(rows) == 2 and flat.shape[:-1] == rows and not bool(flat.isnan().any()):
             return -self.loss(input[0], condition).unsqueeze(0)
         return self.mixture(condition).log_prob(flat)
 
     def loss(self, input: Tensor, condition: Tensor, **_: Any) -> Tensor:  # noqa: A002
-        """Return −log p of each row, by the fastest way. Shapes: `[B, *input_shape]` → [B]."""
+        """Return −log p of each row, on the fastest path. Shapes: `[B, *input_shape]` → [B]."""
         self._check_input_shape(input)
         self._check_condition_shape(condition)
-        return self.net.nll(condition.flatten(1), self._flat(input))
+        return self.net.nll(condition.flatten(1), _flat(input, self.input_shape))
 
     def sample(self, sample_shape: Sequence[int], condition: Tensor, **_: Any) -> Tensor:
         """Return draws `[*sample_shape, B, *input_shape]`."""
-        return self._event(self.mixture(condition).sample(sample_shape))
+        return self.mixture(condition).sample(sample_shape).unflatten(-1, self.input_shape)
 
     def sample_and_log_prob(
         self, sample_shape: Sequence[int], condition: Tensor, **_: Any
@@ -119,18 +119,11 @@ class CondensEstimator(MixtureDensityEstimator):  # type: ignore[misc]
         """Return draws and their log densities, with one pass of the network."""
         mixture = self.mixture(condition)
         drawn = mixture.sample(sample_shape)
-        return self._event(drawn), mixture.log_prob(drawn)
+        return drawn.unflatten(-1, self.input_shape), mixture.log_prob(drawn)
 
-    def get_uncorrected_mog(self, condition: Tensor) -> Any:
-        """Return the densities as sbi's `MoG`, in the input's own units."""
+    def get_uncorrected_mog(self, condition: Tensor) -> MoG:
+        """Return the densities as sbi's `MoG`, in original units."""
         return to_mog(self.mixture(condition))
-
-    def _flat(self, input: Tensor) -> Tensor:  # noqa: A002
-        leading = input.shape[: input.dim() - len(self.input_shape)]
-        return input.reshape(*leading, self.input_shape.numel())
-
-    def _event(self, flat: Tensor) -> Tensor:
-        return flat.reshape(*flat.shape[:-1], *self.input_shape)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,10 +141,9 @@ class Builder:
     def __call__(
         self, theta: Tensor, x: Tensor, num_components: int | None = None
     ) -> CondensEstimator:
-        """Return an estimator that has its scales, and where it starts, from the simulations."""
+        """Return an estimator with scales and initial components from the simulations."""
         estimator = self.make(theta, x, num_components)
-        condition, target = self.rows(theta, x)
-        estimator.net.prepare(condition, target)
+        estimator.net.prepare(*self.rows(theta, x))
         return estimator
 
     def make(
@@ -162,28 +154,28 @@ class Builder:
         *,
         generator: Generator | None = None,
     ) -> CondensEstimator:
-        """Return an estimator of the right shapes; its weights are torch's draws by default."""
+        """Return an estimator of the right shapes; the generator draws its initial weights."""
         for name, given in (("theta", theta), ("x", x)):
             if given.dim() < 2:
                 raise ShapeError(
                     name,
                     got=f"has shape {list(given.shape)}",
                     expected="[rows, …] was expected",
-                    fix="Add the axis of its numbers.",
+                    fix=f"Pass {name}.unsqueeze(1) where each row is one number.",
                 )
-        target, condition = (theta, x) if self.of == "theta" else (x, theta)
-        shape, columns = target.shape[1:], condition.shape[1:].numel()
+        condition, target = (x, theta) if self.of == "theta" else (theta, x)
         asked = num_components if self.n_components is None else self.n_components
         n_components = default_components(len(theta)) if asked is None else asked
+        shape, columns = target.shape[1:], condition.shape[1:].numel()
         head = HEADS[self.covariance](self.width, shape.numel(), n_components, generator=generator)
         backbone = self._backbone(condition, generator)
         net = MixtureNetwork(backbone, head, condition_columns=columns)
         return CondensEstimator(net, shape, condition.shape[1:])
 
     def rows(self, theta: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the network's condition and target, flat both."""
-        condition, target = (x, theta) if self.of == "theta" else (theta, x)
-        return condition.flatten(1), target.flatten(1)
+        """Return the flat condition and target of the network."""
+        pair = (x, theta) if self.of == "theta" else (theta, x)
+        return pair[0].flatten(1), pair[1].flatten(1)
 
     def _backbone(self, condition: Tensor, generator: Generator | None) -> nn.Module:
         layers = partial(
@@ -202,19 +194,17 @@ class Builder:
 Options = ParamSpec("Options")
 
 
-def _called_first(make: Callable[Options, Builder]) -> Callable[Options, Builder]:
-    """Return a function that says so where sbi is the first to call it, with simulations."""
+def _refuse_simulations(make: Callable[Options, Builder]) -> Callable[Options, Builder]:
+    """Return the function with a clear error where sbi calls it in place of its result."""
 
     @wraps(make)
     def checked(*given: Options.args, **options: Options.kwargs) -> Builder:
         if given or "num_components" in options:  # the second is how NPE-A calls
-            came, expected = "was called with simulations", "what it returns is called with these"
-            if not any(isinstance(one, Tensor) for one in given):
-                came, expected = f"was called with {given!r}", "it takes its options by name"
+            simulations = any(isinstance(argument, Tensor) for argument in given)
             raise KindError(
                 "density_estimator",
-                got=came,
-                expected=expected,
+                got=f"was called with {'simulations' if simulations else repr(given)}",
+                expected="it takes its options by name, and sbi calls what it returns",
                 fix='Pass density_estimator() to NPE, and density_estimator(of="x") to NLE.',
             )
         return make(*given, **options)
@@ -222,7 +212,7 @@ def _called_first(make: Callable[Options, Builder]) -> Callable[Options, Builder
     return checked
 
 
-@_called_first
+@_refuse_simulations
 def density_estimator(
     *,
     of: Literal["theta", "x"] = "theta",
@@ -233,48 +223,36 @@ def density_estimator(
     dropout: float = 0.0,
     embedding_net: nn.Module | None = None,
 ) -> Builder:
-    """Return what sbi's trainers take as `density_estimator`.
+    """Return the `density_estimator` argument of sbi's trainers.
 
     Args:
-        of: what the density is over: "theta" for NPE, "x" for NLE.
-        n_components: of the mixture; by default what suits the number of simulations (NPE-A
-            tells its own).
+        of: the variable that the density is over: "theta" for NPE, "x" for NLE.
+        n_components: of the mixture; by default NPE-A's number, or one by the number of
+            simulations.
         covariance: `full`, `diagonal`, `isotropic`, `tied` or `low_rank`.
         width, depth, dropout: of the network's hidden layers.
-        embedding_net: from standardised conditions, in their own shape, to features; a copy is
-            trained with the rest.
+        embedding_net: from standardised conditions, in their original shape, to features; a copy
+            is trained with the rest.
 
     >>> from sbi.inference import NLE
     >>> inference = NLE(density_estimator=density_estimator(of="x", n_components=5))
     """
-    if of not in ("theta", "x"):
-        raise ArgumentError(
-            "of",
-            got=f"is {of!r}",
-            expected="'theta' or 'x' was expected",
-            fix="Pass 'theta' for NPE.",
-        )
-    if not isinstance(covariance, str) or covariance not in HEADS:
-        raise ArgumentError(
-            "covariance",
-            got=f"is {covariance!r}",
-            expected="it names no head",
-            fix=f"Choose one of {', '.join(HEADS)}.",
-        )
     if embedding_net is not None and not isinstance(embedding_net, nn.Module):
         raise KindError(
             "embedding_net",
             got=f"is {embedding_net!r}",
             expected="a torch.nn.Module was expected",
-            fix="Make one, or leave it out.",
+            fix="Pass an instance, or leave it out.",
         )
     return Builder(
-        of=of,
-        n_components=None if n_components is None else as_whole("n_components", n_components, 1),
-        covariance=covariance,
-        width=as_whole("width", width, 1),
-        depth=as_whole("depth", depth, 1),
-        dropout=as_fraction("dropout", dropout),
+        of=as_choice("of", of, ("theta", "x"), fix="Pass 'theta' for NPE, 'x' for NLE."),
+        n_components=None
+        if n_components is None
+        else as_whole("n_components", n_components, 1, fix="Pass a number such as 10, or None."),
+        covariance=as_choice("covariance", covariance, tuple(HEADS), fix="Pass one of these."),
+        width=as_whole("width", width, 1, fix="Pass the number of units of a layer, such as 128."),
+        depth=as_whole("depth", depth, 1, fix="Pass the number of layers, such as 2."),
+        dropout=as_fraction("dropout", dropout, fix="Pass 0 for none, or a fraction such as 0.1."),
         embedding_net=embedding_net,
     )
 
@@ -282,20 +260,20 @@ def density_estimator(
 def fit(
     inference: Any, settings: Settings | None = None, *, progress: bool | None = None
 ) -> CondensEstimator:
-    """Train on a trainer's simulations with `condens.training.train`, in place of its `train`.
+    """Train on a trainer's simulations with `condens.training.train` instead of its `train`.
 
-    The trainer keeps the estimator: `build_posterior` and later rounds go on from it. NPE's
-    later rounds need the correction for the proposal, so those are trained by sbi, with
-    `inference.train()`; NLE's need none, and are trained on all simulations.
+    The trainer keeps the estimator: `build_posterior` and later rounds continue from it. Later
+    rounds of NPE need a correction for the proposal: train those with `inference.train()`. Later
+    rounds of NLE need none, and are trained on all simulations.
 
     Args:
         inference: an NPE or NLE made with `density_estimator(…)`, with simulations appended.
-        settings: see `Settings`; by default what suits the number of simulations. Their seed is
-            that of the first weights too.
+        settings: see `Settings`; by default those for the number of simulations. Their seed also
+            draws the initial weights.
         progress: show a line; by default where stderr is a terminal.
 
-    Ctrl-C ends it after the batch by `KeyboardInterrupt`; the trainer has the best weights so
-    far, if there are any.
+    Ctrl-C stops after the current batch with `KeyboardInterrupt`; the trainer keeps the best
+    weights so far, if there are any.
     """
     builder = _builder(inference)
     theta, x, _ = inference.get_simulations()
@@ -314,7 +292,7 @@ def fit(
     return estimator
 
 
-def to_mog(mixture: GaussianMixture | LowRankMixture) -> Any:
+def to_mog(mixture: Mixture) -> MoG:
     """Return a mixture as sbi's `MoG`: the same density, with the same triangular factors.
 
     Shapes: batch shape [B], or [] for a MoG of one.
@@ -324,29 +302,29 @@ def to_mog(mixture: GaussianMixture | LowRankMixture) -> Any:
             "mixture",
             got=f"is a {type(mixture).__name__}",
             expected="sbi's mixtures are Gaussian",
-            fix="Pass one without maps.",
+            fix="Pass one without transforms.",
         )
     if len(mixture.batch_shape) > 1:
         raise ShapeError(
             "mixture",
             got=f"has batch shape {list(mixture.batch_shape)}",
             expected="[B] or [] was expected",
-            fix="Index its leading axes.",
+            fix="Index its leading axes, such as mixture[0].",
         )
     full = mixture.to_full() if isinstance(mixture, LowRankMixture) else mixture
     if not full.batch_shape:
         full = full.expand([1])
     upper = triangular.unpack(full.factors, full.dimensions)
-    # A MoG wants its logits finite: half the lowest number is a weight of zero all the same.
+    # A MoG needs finite logits: half the lowest number is still a weight of zero.
     logits = full.logits.log_softmax(-1).clamp_min(torch.finfo(full.dtype).min / 2)
     return MoG(logits, full.means, upper.mT @ upper, upper)
 
 
-def from_mog(mog: Any) -> GaussianMixture:
-    """Return sbi's `MoG` as a mixture, by the factors it samples with.
+def from_mog(mog: MoG) -> GaussianMixture:
+    """Return sbi's `MoG` as a mixture, by the factors that it samples with.
 
-    The precisions of sbi's own MDN have 1e-4 more on their diagonals than their factors, so
-    that its `log_prob` is not quite that of a density; ours is that of its samples.
+    The precisions of sbi's MDN have 1e-4 more on their diagonals than their factors, so that its
+    `log_prob` is not quite a density; that of the result is the density of its samples.
     """
     upper = mog.precision_factors
     if bool(upper.tril(-1).any()) or not bool((upper.diagonal(dim1=-2, dim2=-1) > 0).all()):
@@ -360,7 +338,7 @@ def from_mog(mog: Any) -> GaussianMixture:
 
 
 def _builder(inference: Any) -> Builder:
-    """Return what makes the estimators of a trainer, if these can be trained by us."""
+    """Return the builder of a trainer's estimators; refuse trainers that `fit` cannot train."""
     over = {PosteriorEstimatorTrainer: "theta", LikelihoodEstimatorTrainer: "x"}
     found = [of for kind, of in over.items() if isinstance(inference, kind)]
     if not found:
@@ -368,7 +346,7 @@ def _builder(inference: Any) -> Builder:
             "inference",
             got=f"is a {type(inference).__name__}",
             expected="sbi's NPE or NLE was expected",
-            fix="Pass one of these.",
+            fix="Pass NPE(…) or NLE(…).",
         )
     builder = inference._build_neural_net
     if not isinstance(builder, Builder) or builder.of != found[0]:
@@ -396,7 +374,6 @@ def _builder(inference: Any) -> Builder:
     return builder
 
 
-def _unflatten(mixture: Any, batch: torch.Size) -> Any:
-    """Return a mixture whose one batch axis is laid out as several."""
-    order = torch.arange(math.prod(batch)).reshape(batch)
-    return mixture[order]
+def _flat(values: Tensor, shape: torch.Size) -> Tensor:
+    """Return events of this shape as vectors. Shapes: `[..., *shape]` → [..., N]."""
+    return values.reshape(*values.shape[: values.dim() - len(shape)], shape.numel())

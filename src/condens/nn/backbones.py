@@ -1,9 +1,260 @@
-"""The backbones that condens knows, by kind: what a model file can name."""
+"""Networks from a condition to features, and the registry of those that a model file can name.
 
-from typing import Any
+A backbone may be any module from a batch of conditions to features [b, F]. `MLP` reads vectors;
+`TableMLP` reads numbers and codes of categories.
+"""
 
-from condens.nn.backbone import MLP
-from condens.nn.table import TableMLP
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from numbers import Integral
+from typing import Any, ClassVar
 
-# Each has a `configuration()` that makes another like it, and every tensor in its state.
-BACKBONES: dict[str, Any] = {MLP.kind: MLP, TableMLP.kind: TableMLP}
+import torch
+from torch import Generator, Tensor, nn
+
+from condens.errors import ArgumentError, ShapeError
+from condens.functional.tracing import anywhere
+from condens.nn.randomness import Dropout, linear
+from condens.scalars import as_fraction, as_truth, as_whole
+
+ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
+    "silu": nn.SiLU,
+    "relu": nn.ReLU,
+    "tanh": nn.Tanh,
+    "gelu": nn.GELU,
+}
+# Standard deviation of the initial embeddings: small beside the standardised numbers, so that
+# rare categories start, and stay, close to one another.
+EMBEDDING_SCALE = 0.1
+MAX_EMBEDDING_SIZE = 16
+
+
+class MLP(nn.Module):
+    """A linear layer, then residual blocks h ← h + dropout(act(W·norm(h) + b)).
+
+    Args:
+        inputs: features of the condition, C.
+        width: of every layer, and of the features that come out.
+        depth: number of layers.
+        activation: one of `silu`, `relu`, `tanh`, `gelu`.
+        normalise: put a `LayerNorm` before the linear layer of every block.
+        dropout: fraction of a block's outputs set to zero in training.
+        generator: draws the initial weights; torch's by default.
+
+    Shapes: [b, C] → [b, width].
+
+    >>> MLP(3, width=16)(torch.zeros(5, 3)).shape
+    torch.Size([5, 16])
+    """
+
+    kind: ClassVar[str] = "mlp"
+
+    def __init__(
+        self,
+        inputs: int,
+        width: int = 128,
+        depth: int = 2,
+        *,
+        activation: str = "silu",
+        normalise: bool = False,
+        dropout: float = 0.0,
+        generator: Generator | None = None,
+    ) -> None:
+        super().__init__()
+        if not isinstance(activation, str) or activation not in ACTIVATIONS:
+            raise ArgumentError(
+                "activation",
+                got=f"is {activation!r}",
+                expected="it names no activation",
+                fix=f"Choose one of {', '.join(ACTIVATIONS)}.",
+            )
+        inputs = as_whole("inputs", inputs, 1, fix="Pass the number of columns of the condition.")
+        width = as_whole("width", width, 1, fix="Pass the number of units of a layer, such as 128.")
+        depth = as_whole("depth", depth, 1, fix="Pass the number of layers, such as 2.")
+        normalise = as_truth("normalise", normalise, fix="Pass True for a LayerNorm in each block.")
+        dropout = as_fraction("dropout", dropout, fix="Pass 0 for none, or a fraction such as 0.1.")
+        self._arguments = {
+            "inputs": inputs,
+            "width": width,
+            "depth": depth,
+            "activation": str(activation),
+            "normalise": normalise,
+            "dropout": dropout,
+        }
+        act = ACTIVATIONS[activation]
+        blocks = [_Block(width, act(), normalise, dropout, generator) for _ in range(depth - 1)]
+        self.layers = nn.Sequential(linear(inputs, width, generator), act(), *blocks)
+        self.inputs, self.features = inputs, width
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return kind and arguments as JSON values; `backbone_from_dict` reads them.
+
+        >>> MLP(3, width=16).to_dict()["width"]
+        16
+        """
+        return {"kind": self.kind, **self._arguments}
+
+    def forward(self, condition: Tensor) -> Tensor:
+        """Return features."""
+        features: Tensor = self.layers(condition)
+        return features
+
+
+class _Block(nn.Module):
+    def __init__(
+        self,
+        width: int,
+        activation: nn.Module,
+        normalise: bool,
+        dropout: float,
+        generator: Generator | None,
+    ) -> None:
+        super().__init__()
+        before = [nn.LayerNorm(width)] if normalise else []
+        after = [Dropout(dropout)] if dropout else []
+        self.change = nn.Sequential(*before, linear(width, width, generator), activation, *after)
+
+    def forward(self, features: Tensor) -> Tensor:
+        changed: Tensor = self.change(features)
+        return features + changed
+
+
+class TableMLP(nn.Module):
+    """An `MLP` on numbers and embedded categories.
+
+    A category is a code: 0 for an unknown one, 1 … n for one of n. The embedding of an unknown
+    category is the mean of the others, so that it acts like an average category.
+
+    Args:
+        numeric: columns of numbers; they come first.
+        categories: 1 + n for every column of codes.
+        width: see `MLP`, as for all that follow.
+        depth: number of layers.
+        activation: its name.
+        normalise: put a `LayerNorm` before the linear layer of every block.
+        dropout: fraction of a block's outputs set to zero in training.
+        generator: draws the initial weights; torch's by default.
+
+    Shapes: [b, numeric + len(categories)] → [b, width].
+
+    >>> TableMLP(2, [4], width=16)(torch.tensor([[0.5, -1.0, 3.0]])).shape
+    torch.Size([1, 16])
+    """
+
+    kind: ClassVar[str] = "table"
+
+    def __init__(
+        self,
+        numeric: int,
+        categories: Sequence[int],
+        width: int = 128,
+        depth: int = 2,
+        *,
+        activation: str = "silu",
+        normalise: bool = False,
+        dropout: float = 0.0,
+        generator: Generator | None = None,
+    ) -> None:
+        super().__init__()
+        self.numeric = as_whole("numeric", numeric, 0, fix="Pass the number of numeric columns.")
+        self.categories = _sizes(categories)
+        known = [size - 1 for size in self.categories]
+        self.embeddings = nn.ParameterList(
+            EMBEDDING_SCALE * torch.randn(n, embedding_size(n), generator=generator) for n in known
+        )
+        self.mlp = MLP(
+            self.numeric + sum(map(embedding_size, known)),
+            width,
+            depth,
+            activation=activation,
+            normalise=normalise,
+            dropout=dropout,
+            generator=generator,
+        )
+        self.inputs, self.features = self.numeric + len(self.categories), self.mlp.features
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return kind and arguments as JSON values; `backbone_from_dict` reads them."""
+        options = self.mlp.to_dict()
+        del options["inputs"]
+        table = {"kind": self.kind, "numeric": self.numeric, "categories": list(self.categories)}
+        return options | table
+
+    def forward(self, condition: Tensor) -> Tensor:
+        """Return features."""
+        codes = self._codes(condition)
+        vectors = [
+            nn.functional.embedding(column, torch.cat([known.mean(0, keepdim=True), known]))
+            for column, known in zip(codes.unbind(1), self.embeddings, strict=True)
+        ]
+        features: Tensor = self.mlp(torch.cat([condition[:, : self.numeric], *vectors], 1))
+        return features
+
+    def _codes(self, condition: Tensor) -> Tensor:
+        """Return the codes [b, q] as whole numbers; refuse anything else."""
+        if condition.dim() != 2 or condition.shape[1] != self.inputs:
+            raise ShapeError(
+                "condition",
+                got=f"has shape {list(condition.shape)}",
+                expected=f"[b, {self.inputs}] was expected",
+                fix="Pass the columns of numbers, then those of codes.",
+            )
+        largest, dtype = max(self.categories), condition.dtype
+        # Beyond this, two codes are the same number.
+        if dtype.is_floating_point and largest > 2 / torch.finfo(dtype).eps:
+            raise ArgumentError(
+                "condition",
+                got=f"is {dtype}",
+                expected=f"it cannot tell {largest} categories apart",
+                fix="Use a network in float32.",
+            )
+        given = condition[:, self.numeric :]
+        codes = given.long()
+        sizes = torch.tensor(self.categories, device=codes.device)
+        wrong = (codes != given) | (codes < 0) | (codes >= sizes)
+        if anywhere(wrong):
+            row, column = (int(i) for i in wrong.nonzero()[0])
+            raise ArgumentError(
+                "condition",
+                got=f"has the code {given[row, column]:g} in column {self.numeric + column}",
+                expected=f"a whole number from 0 to {self.categories[column] - 1} was expected",
+                fix="Encode tables with the encoder that the network was made for.",
+            )
+        return codes
+
+
+# Each has a `to_dict()` that names all its arguments, and keeps every tensor in its state.
+BACKBONES: dict[str, type[MLP] | type[TableMLP]] = {MLP.kind: MLP, TableMLP.kind: TableMLP}
+
+
+def backbone_from_dict(values: Mapping[str, Any]) -> MLP | TableMLP:
+    """Return the backbone that `to_dict` described, with new weights.
+
+    >>> backbone_from_dict(MLP(3, width=16).to_dict()).features
+    16
+    """
+    options = dict(values)
+    return BACKBONES[options.pop("kind")](**options)
+
+
+def embedding_size(n_categories: int) -> int:
+    """Return min(16, ⌈1.6 n^0.56⌉), the length of the embeddings of n categories.
+
+    >>> [embedding_size(n) for n in (1, 2, 10, 1000)]
+    [2, 3, 6, 16]
+    """
+    return min(MAX_EMBEDDING_SIZE, math.ceil(1.6 * n_categories**0.56))
+
+
+def _sizes(categories: object) -> tuple[int, ...]:
+    """Return the number of codes of every column."""
+    listed = list(categories) if isinstance(categories, Iterable) else []
+    fix = "Count unknown as one, or use an MLP where there are no categories."
+    if not listed or any(isinstance(size, Integral) and size < 2 for size in listed):
+        raise ArgumentError(
+            "categories",
+            got=f"is {categories!r}",
+            expected="2 or more for every column of codes was expected",
+            fix=fix,
+        )
+    return tuple(as_whole("categories", size, 2, fix=fix) for size in listed)

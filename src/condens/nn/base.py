@@ -1,4 +1,4 @@
-"""What training and prediction need of a network that gives densities."""
+"""The base class of networks from a condition to the density of the targets."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from condens.errors import ArgumentError, NotFiniteError, ShapeError
 from condens.functional.losses import weighted_sum
 from condens.functional.tracing import anywhere, checks_values
 from condens.nn.extrapolation import extrapolate
-from condens.nn.heads.triangular import Head, Mixture
+from condens.nn.heads.base import Head, Mixture, Parameters
 from condens.nn.scaling import ConditionScaling, Standardiser
 from condens.transforms import Integer, Transform
 
@@ -21,15 +21,15 @@ from condens.transforms import Integer, Transform
 class DensityNetwork(nn.Module, ABC):
     """A network from a condition to the density of D targets.
 
-    It has two doors: calling it gives a `GaussianMixture` (a `LowRankMixture` for heads of
-    low rank) in the target's own units, and `nll` gives the loss, by the fastest way there
-    is, without building the object. Both agree. Condition and target are standardised inside,
-    with statistics that `prepare` takes from the training data and that are part of the
-    network's state. Far outside the training rows conditions are read as less far, see
-    `condens.nn.scaling.ConditionScaling`, and no density is narrower than at their edge, see
-    `condens.nn.extrapolation.extrapolate`. The last `condition_codes` columns of the condition
-    are codes of categories, which are neither standardised nor given noise. With `transforms`,
-    one for each target, the density is that of constrained targets, a `TransformedMixture`.
+    Calling it returns the mixture in the original units of the targets; `loss` and `nll` compute
+    the same density on the fastest path, without building the object. Condition and target are
+    standardised inside, with statistics that `prepare` takes from the training data and that are
+    part of the network's state. Conditions far outside the training rows are pulled in, see
+    `condens.nn.scaling.ConditionScaling`, and no density there is narrower than at the edge of
+    the training rows, see `condens.nn.extrapolation.extrapolate`. The last `condition_codes`
+    columns of the condition are codes of categories, which are neither standardised nor given
+    noise. With `transforms`, one for each target, the density is that of constrained targets, a
+    `TransformedMixture`.
     """
 
     condition_scaling: ConditionScaling | None
@@ -51,9 +51,8 @@ class DensityNetwork(nn.Module, ABC):
             raise ArgumentError(
                 "condition_codes",
                 got=f"is {condition_codes!r}",
-                expected=f"0 to {condition_columns or 0} was expected, of so many "
-                "condition_columns",
-                fix="Change either.",
+                expected=f"0 to {condition_columns or 0} was expected",
+                fix="Pass how many of the condition_columns, at their end, are codes.",
             )
         self.dimensions, self.condition_codes = dimensions, condition_codes
         self.condition_scaling = (
@@ -66,9 +65,14 @@ class DensityNetwork(nn.Module, ABC):
         self.transforms = None if transforms is None else check_transforms(transforms, dimensions)
 
     @property
+    def condition_columns(self) -> int | None:
+        """How many columns the condition has; None where the backbone takes it as it is."""
+        return None if self.condition_scaling is None else len(self.condition_scaling.location)
+
+    @property
     def discrete(self) -> bool:
         """Whether some targets are whole numbers, trained as cells with noise in them."""
-        return any(own.discrete for own in self.transforms or ())
+        return any(transform.discrete for transform in self.transforms or ())
 
     @property
     @abstractmethod
@@ -77,29 +81,30 @@ class DensityNetwork(nn.Module, ABC):
 
     @property
     @abstractmethod
-    def form(self) -> type[Head]:
-        """The kind of head, which knows what the parameters mean."""
+    def form(self) -> type[Head[Any]]:
+        """The class of the head, which knows what the parameters mean."""
 
     @abstractmethod
-    def free_parameters(self, condition: Tensor) -> Any:
-        """Return the parameters for standardised conditions, also far outside the training rows."""
+    def free_parameters(self, condition: Tensor) -> Parameters:
+        """Return the parameters for standardised conditions, without `extrapolate`."""
 
     @abstractmethod
     def _free_nll(self, condition: Tensor, target: Tensor) -> Tensor:
         """Return the negative log-likelihood of each row under `free_parameters`."""
 
-    @abstractmethod
     def _free_loss(self, condition: Tensor, target: Tensor, weights: Tensor | None) -> Tensor:
-        """Return the sum of these by weight, by the fastest way there is."""
+        """Return the weighted sum of these, on the fastest path."""
+        return weighted_sum(self._free_nll(condition, target), weights)
 
     @abstractmethod
     def start(self, target: Tensor, generator: Generator) -> None:
         """Place the components on standardised targets."""
 
-    def parameters_of(self, condition: Tensor) -> Any:
+    def parameters_of(self, condition: Tensor) -> Parameters:
         """Return the parameters of the mixtures of standardised targets.
 
-        Far outside the training rows by `extrapolate`. Shapes: condition standardised, [b, C].
+        `extrapolate` changes those of rows far outside the training rows. Shapes: condition
+        [b, C], standardised.
         """
         free, scaling = self.free_parameters(condition), self.condition_scaling
         if scaling is None or scaling.holds(condition):
@@ -127,33 +132,34 @@ class DensityNetwork(nn.Module, ABC):
     def standard_loss(
         self, condition: Tensor, target: Tensor, weights: Tensor | None = None
     ) -> Tensor:
-        """Return the negative log-likelihood of what is standardised already."""
+        """Return Σ weights · −log p of standardised rows, the mean by default."""
         if self.condition_scaling is None or self.condition_scaling.holds(condition):
             return self._free_loss(condition, target, weights)
         return weighted_sum(self.standard_nll(condition, target), weights)
 
-    def forward(self, condition: Tensor) -> Any:
-        """Return the mixtures, in the target's own units and the dtype of the condition.
+    def forward(self, condition: Tensor) -> Mixture | TransformedMixture:
+        """Return the mixtures, in the original units and the dtype of the condition.
 
         Shapes: condition [b, C], or what the backbone takes → batch shape [b].
         """
         self._check_condition(condition)
         standard = self.mixture_of(self.standardise_condition(condition))
+        dtype = condition.dtype if condition.is_floating_point() else self.dtype
         mixture = self.target_scaling.inverse(standard)
-        if self.transforms is not None:
-            mixture = TransformedMixture(mixture, self.transforms)
-        return mixture.to(condition.dtype if condition.is_floating_point() else self.dtype)
+        if self.transforms is None:
+            return mixture.to(dtype)
+        return TransformedMixture(mixture, self.transforms).to(dtype)
 
     def loss(self, condition: Tensor, target: Tensor, weights: Tensor | None = None) -> Tensor:
         """Return Σ weights · −log p(target | condition), the mean by default.
 
-        Entries of the target that are NaN were not observed. While torch.compile or
-        torch.export record, only shapes are checked, and NaN among targets of which some are
-        whole numbers gives NaN. Shapes: target [b, D], weights [b] → [].
+        NaN entries of the target are unobserved. While torch.compile or torch.export record, only
+        shapes are checked, and NaN entries give NaN where some targets are whole numbers.
+        Shapes: target [b, D], weights [b] → [].
         """
-        self.check(condition, target)
         if self.discrete:
-            return weighted_sum(self._discrete_nll(condition, target), weights)
+            return weighted_sum(self.nll(condition, target), weights)
+        self.check(condition, target)
         loss = self.standard_loss(
             self.standardise_condition(condition), self.standardise_target(target), weights
         )
@@ -163,44 +169,41 @@ class DensityNetwork(nn.Module, ABC):
         """Return −log p(target | condition) of each row. Shapes: target [b, D] → [b]."""
         self.check(condition, target)
         if self.discrete:
-            return self._discrete_nll(condition, target)
+            density = self(condition)
+            ask = density.observed_log_prob if checks_values(target) else density.log_prob
+            return -ask(target)
         rows = self.standard_nll(
             self.standardise_condition(condition), self.standardise_target(target)
         )
         return rows + self.row_log_scale(self.real_target(target)).to(self.dtype)
 
-    def _discrete_nll(self, condition: Tensor, target: Tensor) -> Tensor:
-        density = self(condition)
-        ask = density.observed_log_prob if checks_values(target) else density.log_prob
-        rows: Tensor = -ask(target)
-        return rows
-
     def standardise_condition(self, condition: Tensor) -> Tensor:
-        """Return what the backbone reads; whole numbers (tokens, …) stay whole."""
+        """Return the condition as the backbone reads it; whole numbers (tokens, …) stay whole."""
         if self.condition_scaling is None:
             return condition.to(self.dtype) if condition.is_floating_point() else condition
         self._check_columns(condition)
         return self.condition_scaling(condition, self.dtype)
 
     def standardise_target(self, target: Tensor, generator: Generator | None = None) -> Tensor:
-        """Return what the head's density is over, `real_target` standardised."""
+        """Return `real_target` standardised, which the head's density is over."""
         return self.target_scaling(self.real_target(target, generator)).to(self.dtype)
 
     def log_scale(self, real: Tensor, weights: Tensor | None = None) -> Tensor:
-        """Return what standardising takes from the negative log-likelihood of `real_target`."""
-        each = self.row_log_scale(real)
-        total = each.mean() if weights is None else each @ weights.to(torch.float64)
-        return total.to(self.dtype)
+        """Return the correction of the NLL from standardised to original units, reduced."""
+        return weighted_sum(self.row_log_scale(real), weights).to(self.dtype)
 
     def row_log_scale(self, real: Tensor) -> Tensor:
-        """Return what it takes from each row, in double precision. Shapes: [b, D] → [b]."""
+        """Return this correction for each row, in double precision. Shapes: [b, D] → [b].
+
+        Σⱼ log scaleⱼ − log |∂realⱼ/∂targetⱼ| over the observed entries of `real_target`.
+        """
         each = (~real.isnan()).to(torch.float64) @ self.target_scaling.scale.log()
-        for own, column in zip(self.transforms or (), real.unbind(1), strict=False):
-            each = each - own.log_slope_at(column).nan_to_num(nan=0.0)
+        for transform, column in zip(self.transforms or (), real.unbind(1), strict=False):
+            each = each - transform.log_slope_at(column).nan_to_num(nan=0.0)
         return each
 
     def extend_range(self, condition: Tensor) -> Self:
-        """Let the training range hold these conditions too; the scales stay."""
+        """Widen the training range to hold these conditions too; the scales stay."""
         if self.condition_scaling is not None:
             self._check_columns(condition)
             self.condition_scaling.extend(condition)
@@ -215,10 +218,10 @@ class DensityNetwork(nn.Module, ABC):
         generator: Generator | None = None,
         from_data: bool = True,
     ) -> Self:
-        """Take the scales from data, and start the components where the targets are.
+        """Take the scales from data, and place the components on the targets.
 
         With `from_data=False` only the scales: every component starts as the same standard
-        normal, as in the report.
+        normal.
         """
         self.check(condition, target)
         if self.condition_scaling is not None:
@@ -231,13 +234,13 @@ class DensityNetwork(nn.Module, ABC):
         return self
 
     def check(self, condition: Tensor, target: Tensor) -> None:
-        """Raise a named error where rows do not fit this network."""
+        """Raise a named error unless the rows fit this network."""
         if target.dim() != 2 or target.shape[1] != self.dimensions:
             raise ShapeError(
                 "target",
                 got=f"has shape {list(target.shape)}",
                 expected=f"[rows, {self.dimensions}] was expected",
-                fix="Pass one column a dimension.",
+                fix="Pass one column for each dimension.",
             )
         # Not by len(), which would fix the number of rows of an exported graph.
         if condition.shape[:1] != target.shape[:1]:
@@ -245,24 +248,25 @@ class DensityNetwork(nn.Module, ABC):
                 "condition",
                 got=f"has {condition.shape[0] if condition.dim() else 'no'} rows",
                 expected=f"target has {target.shape[0]}",
-                fix="Pass one row for each.",
+                fix="Pass one condition for each row of target.",
             )
         self._check_condition(condition)
-        for column, own in enumerate(self.transforms or ()):
-            own.check(f"target {self.names[column] if self.names else column}", target[:, column])
+        for column, transform in enumerate(self.transforms or ()):
+            name = self.names[column] if self.names else column
+            transform.check(f"target {name}", target[:, column])
 
     def real_target(self, target: Tensor, generator: Generator | None = None) -> Tensor:
         """Return the real coordinates of targets [b, D], in double precision.
 
-        Whole numbers are the middles of their cells or, with a generator, anywhere in them.
+        Whole numbers become the middles of their cells or, with a generator, uniform in them.
         """
         if self.transforms is None:
             return target.double()
         columns = [
-            own.dequantise(column, generator)
-            if generator is not None and isinstance(own, Integer)
-            else own.to_real(column)
-            for own, column in zip(self.transforms, target.unbind(1), strict=True)
+            transform.dequantise(column, generator)
+            if generator is not None and isinstance(transform, Integer)
+            else transform.to_real(column)
+            for transform, column in zip(self.transforms, target.unbind(1), strict=True)
         ]
         return torch.stack(columns, 1)
 
@@ -274,18 +278,16 @@ class DensityNetwork(nn.Module, ABC):
                 "condition",
                 got=f"is NaN or infinite in row {row}",
                 expected="the network reads every entry",
-                fix="Drop such rows, or fill the entries (and add a column that tells which).",
+                fix="Drop such rows, or fill the entries (and add a column that marks them).",
             )
 
     def _check_columns(self, condition: Tensor) -> None:
-        if self.condition_scaling is None:
-            return
-        columns = len(self.condition_scaling.location)
-        # Without this, a single column would be read as if it were all of them.
-        if condition.shape[-1:] != (columns,):
+        columns = self.condition_columns
+        # Without this, a single column would broadcast to all of them.
+        if columns is not None and condition.shape[-1:] != (columns,):
             raise ShapeError(
                 "condition",
                 got=f"has shape {list(condition.shape)}",
                 expected=f"[rows, {columns}] was expected",
-                fix="Pass one column a feature.",
+                fix="Pass one column for each feature.",
             )

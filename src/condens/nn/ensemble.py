@@ -1,4 +1,4 @@
-"""Several networks that predict one mixture."""
+"""Ensembles: several networks that predict one mixture."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -8,18 +8,17 @@ import torch
 from torch import Generator, Tensor, nn
 
 from condens.errors import ArgumentError
-from condens.functional.losses import weighted_sum
 from condens.nn.base import DensityNetwork
-from condens.nn.heads.triangular import Head
+from condens.nn.heads.base import Head, Parameters
 from condens.nn.network import MixtureNetwork
 
 
 class Ensemble(DensityNetwork):
     """The average density of M networks, as one mixture of all their components.
 
-    Trained together, each member by its own loss: one optimiser step serves all, and the
-    validation loss is that of the average. Members differ by their first weights and by where
-    their components start.
+    Members are trained together, each on its own loss: one optimiser step serves all, and the
+    validation loss is that of the average. They differ in their initial weights and in where their
+    components start.
 
     Args:
         members: networks over the same targets.
@@ -36,7 +35,7 @@ class Ensemble(DensityNetwork):
                 "members",
                 got=f"have {[m.dimensions for m in members]} targets",
                 expected="one network or more over the same targets was expected",
-                fix="Make them alike.",
+                fix="Pass at least one, and give all the same number of targets.",
             )
         first = members[0]
         for what in ("condition_codes", "transforms", "names"):
@@ -46,19 +45,21 @@ class Ensemble(DensityNetwork):
                     "members",
                     got=f"have {what} {found}",
                     expected="the same were expected",
-                    fix="Make them alike.",
+                    fix=f"Make all members with the same {what}.",
                 )
         if any(member.form.join is not first.form.join for member in members):
             raise ArgumentError(
                 "members",
-                got=f"have structures {[member.head.covariance for member in members]}",
-                expected="all of low rank, or none, were expected",
-                fix="Make them alike.",
+                got=f"have covariances {[member.head.covariance for member in members]}",
+                expected="their components do not fit into one mixture",
+                fix="Make all members with the same covariance.",
             )
-        scaling = first.condition_scaling
-        columns = None if scaling is None else len(scaling.location)
         super().__init__(
-            first.dimensions, columns, first.names, first.condition_codes, first.transforms
+            first.dimensions,
+            first.condition_columns,
+            first.names,
+            first.condition_codes,
+            first.transforms,
         )
         self.networks = nn.ModuleList(members)
 
@@ -73,26 +74,22 @@ class Ensemble(DensityNetwork):
         return self.members[0].dtype
 
     @property
-    def form(self) -> type[Head]:
+    def form(self) -> type[Head[Any]]:
         """The class of the first member's head."""
         return self.members[0].form
 
-    def free_parameters(self, condition: Tensor) -> Any:
+    def free_parameters(self, condition: Tensor) -> Parameters:
         """Return the parameters of all members' components."""
         parts = [member.free_parameters(condition) for member in self.members]
-        share = -math.log(len(parts))
-        means: Tensor = parts[0].means
-        return self.form.join(parts, means.new_full((len(parts),), share))
+        log_weights = parts[0].means.new_full((len(parts),), -math.log(len(parts)))
+        return self.form.join(parts, log_weights)
 
     def _free_nll(self, condition: Tensor, target: Tensor) -> Tensor:
         each = [member._free_nll(condition, target) for member in self.members]
         return math.log(len(each)) - torch.logsumexp(-torch.stack(each), 0)
 
-    def _free_loss(self, condition: Tensor, target: Tensor, weights: Tensor | None) -> Tensor:
-        return weighted_sum(self._free_nll(condition, target), weights)
-
     def start(self, target: Tensor, generator: Generator) -> None:
-        """Place every member's components, each from other seeds."""
+        """Place the components of every member, each by its own draws."""
         for member in self.members:
             member.start(target, generator)
 
@@ -105,12 +102,12 @@ class Ensemble(DensityNetwork):
         generator: Generator | None = None,
         from_data: bool = True,
     ) -> Self:
-        """Take the scales from data, for every member, and start their components there."""
+        """Take the scales from data for every member, and place their components."""
         super().prepare(condition, target, generator=generator, from_data=from_data)
         return self._shared()
 
     def extend_range(self, condition: Tensor) -> Self:
-        """Let the training range of every member hold these conditions too."""
+        """Widen the training range of every member to hold these conditions too."""
         super().extend_range(condition)
         return self._shared()
 

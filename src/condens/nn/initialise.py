@@ -1,4 +1,4 @@
-"""Where a head starts: components spread over the data before the first step."""
+"""Initial components, spread over the data before the first step."""
 
 from typing import NamedTuple
 
@@ -8,19 +8,24 @@ from torch import Generator, Tensor
 from condens.functional.triangular import from_upper_root
 
 # Rows used to place the components; more would not move them.
-ROWS = 5000
-STEPS = 25
-# Weight of the common covariance against a cluster's own rows, in rows a dimension.
-SHRINKAGE = 10.0
-# Scale below which none falls, with no floor either: a singular covariance has no factor.
-LEAST = 1e-6
+MAX_ROWS = 5000
+LLOYD_STEPS = 25
+# Weight of the common covariance against that of a cluster's rows, in rows per dimension.
+SHRINKAGE_ROWS = 10.0
+# Smallest scale, even with no floor: a singular covariance has no factor.
+MIN_SCALE = 1e-6
 
 
 class Start(NamedTuple):
-    """Components that cover the targets: means [K, D] and covariances [K, D, D]."""
+    """Initial components: means [K, D] and covariances [K, D, D]."""
 
     means: Tensor
     covariances: Tensor
+
+    @property
+    def scales(self) -> Tensor:
+        """The standard deviations of every component [K, D]."""
+        return self.covariances.diagonal(dim1=-2, dim2=-1).sqrt()
 
     @property
     def factors(self) -> Tensor:
@@ -34,26 +39,22 @@ class Start(NamedTuple):
 def spread(targets: Tensor, n_components: int, *, floor: float, generator: Generator) -> Start:
     """Place components by k-means (quantiles for D = 1), with the covariances of the clusters.
 
-    A cluster's covariance is drawn towards the common one, the more the fewer its rows, and
+    A cluster's covariance is shrunk towards the common one, more strongly the fewer rows it has;
     `floor` keeps both from being singular. Missing entries count as the centre of their column.
 
     Shapes: targets [n, D], standardised.
     """
     targets = targets.double().nan_to_num(nan=0.0)
-    if len(targets) > ROWS:
-        targets = targets[torch.randperm(len(targets), generator=generator)[:ROWS]]
+    if len(targets) > MAX_ROWS:
+        targets = targets[torch.randperm(len(targets), generator=generator)[:MAX_ROWS]]
     # A few far rows should not get a component each.
     targets = targets.clamp(-5.0, 5.0)
     if targets.shape[1] == 1:
-        means = _quantile_grid(targets, n_components)
+        levels = (torch.arange(n_components, dtype=targets.dtype) + 0.5) / n_components
+        means = torch.quantile(targets[:, 0], levels).unsqueeze(-1)
     else:
         means = _k_means(targets, n_components, generator)
     return Start(means, _covariances(targets, means, floor))
-
-
-def _quantile_grid(targets: Tensor, n_components: int) -> Tensor:
-    levels = (torch.arange(n_components, dtype=targets.dtype) + 0.5) / n_components
-    return torch.quantile(targets[:, 0], levels).unsqueeze(-1)
 
 
 def _k_means(targets: Tensor, n_components: int, generator: Generator) -> Tensor:
@@ -61,10 +62,10 @@ def _k_means(targets: Tensor, n_components: int, generator: Generator) -> Tensor
     centres = targets[torch.randint(len(targets), (1,), generator=generator)]
     for _ in range(n_components - 1):
         distance = torch.cdist(targets, centres).amin(1).square()
-        # The little that is added lets rows repeat where there are fewer than components.
+        # The small constant lets rows repeat where there are fewer rows than components.
         seed = torch.multinomial(distance + 1e-12, 1, generator=generator)
         centres = torch.cat([centres, targets[seed]])
-    for _ in range(STEPS):
+    for _ in range(LLOYD_STEPS):
         count, total, _ = _clusters(targets, centres)
         moved = torch.where(count > 0, total / count.clamp(min=1), centres)
         if torch.equal(moved, centres):
@@ -74,7 +75,7 @@ def _k_means(targets: Tensor, n_components: int, generator: Generator) -> Tensor
 
 
 def _clusters(targets: Tensor, centres: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the number of rows nearest to each centre [K, 1], their sum, and whose each is."""
+    """Return the number of rows nearest to each centre [K, 1], their sum, and all labels."""
     label = torch.cdist(targets, centres).argmin(1)
     member = torch.nn.functional.one_hot(label, len(centres)).to(targets.dtype)
     return member.sum(0).unsqueeze(-1), member.T @ targets, label
@@ -85,7 +86,7 @@ def _covariances(targets: Tensor, means: Tensor, floor: float) -> Tensor:
     count, _, label = _clusters(targets, means)
     offset = targets - means[label]
     common = offset.T @ offset / len(targets)
-    common = common + max(floor, LEAST) ** 2 * torch.eye(dimensions, dtype=common.dtype)
-    own = torch.stack([offset[label == k].T @ offset[label == k] for k in range(n_components)])
-    weight = SHRINKAGE * dimensions
-    return (own + weight * common) / (count.unsqueeze(-1) + weight)
+    common = common + max(floor, MIN_SCALE) ** 2 * torch.eye(dimensions, dtype=common.dtype)
+    sums = torch.stack([offset[label == k].T @ offset[label == k] for k in range(n_components)])
+    weight = SHRINKAGE_ROWS * dimensions
+    return (sums + weight * common) / (count.unsqueeze(-1) + weight)

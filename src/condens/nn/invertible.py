@@ -1,24 +1,26 @@
-"""The invertible block between targets and latent codes, for FrEIA's networks or on its own.
+"""The invertible block between targets and latent codes, for FrEIA's networks or alone.
 
-It takes the place of FrEIA's `GaussianMixtureModel`: the same arguments in the same layouts,
-without a loop over the batch, without inverses, and in any precision.
+It replaces FrEIA's `GaussianMixtureModel`: the same arguments in the same layouts, without a loop
+over the batch, without inverses, and in any precision.
 """
 
 import math
+import operator
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor, nn
+from torch import Generator, Tensor, nn
 
 from condens.distributions.checks import check_log_scales
-from condens.errors import ArgumentError, ShapeError
+from condens.errors import ArgumentError, KindError, NotFiniteError, ShapeError
+from condens.functional.fused_linear import Layout
 from condens.functional.mixture import component_log_prob, log_total, longest
 from condens.functional.normal import LOG_2PI
 from condens.functional.precision import widen
 from condens.functional.sampling import from_latent, pick
-from condens.functional.triangular import as_full, log_determinant, whiten
-from condens.nn.conditions import check_weights, one_input, read, seeded
+from condens.functional.tracing import anywhere
+from condens.functional.triangular import as_full, log_determinant, packed_size, whiten
 
 if TYPE_CHECKING:
     InvertibleModule = nn.Module
@@ -26,13 +28,7 @@ else:
     try:
         from FrEIA.modules import InvertibleModule
     except ModuleNotFoundError:
-
-        class InvertibleModule(nn.Module):
-            """What FrEIA's networks ask of a block, where FrEIA is not installed."""
-
-            def __init__(self, dims_in, dims_c):
-                super().__init__()
-                self.dims_in, self.dims_c = dims_in, dims_c
+        InvertibleModule = nn.Module
 
 
 class GaussianMixtureBlock(InvertibleModule):
@@ -41,23 +37,23 @@ class GaussianMixtureBlock(InvertibleModule):
     The condition holds the mixtures, in one of these forms:
 
     - `[w, mu, U, i]`, as in FrEIA: weights [b, K], means [b, K, D], packed factors
-      [b, K, D(D+1)/2] or diagonal ones [b, K, D], and what to map with: `None` for all
-      components, a tensor [b] of their indices, or a whole number as the seed of a random
-      choice by weight. `[w, mu, U]` means `None`.
+      [b, K, D(D+1)/2] or diagonal ones [b, K, D], and the choice i of components: `None` for
+      all, a tensor [b] of indices, or a whole number as the seed of a random choice by weight.
+      `[w, mu, U]` means `None`.
     - `[packed, i]` or `[packed]`: one tensor [b, K(1 + D + D(D+1)/2)] with the K logits, then
       the K means, then the K full factors, as a `FullHead` lays them out. `pack` makes one.
     - any of these as one condition, `[[w, mu, U, i]]`: `SequenceINN` passes on only one.
 
-    FrEIA's networks add up one log-determinant for each row. In a chain with other blocks, map
-    with one component; for the density of the whole mixture, apply the block to what the chain
-    put out, and subtract the chain's log-determinant from `nll_loss`.
+    FrEIA's networks add up one log-determinant for each row. In a chain with other blocks, choose
+    one component; for the density of the whole mixture, apply the block to the output of the
+    chain, and subtract the chain's log-determinant from `nll_loss`.
 
     The block has no parameters and no buffers: it works on the device and in the dtype of its
     arguments. Where FrEIA is installed it is a FrEIA `InvertibleModule`.
 
     Args:
         dims_in: the shape of the one input without the batch, [(D,)].
-        dims_c: the shapes of the conditions; kept, not used.
+        dims_c: the shapes of the conditions; stored, not used.
 
     >>> block = GaussianMixtureBlock([(2,)], [])
     >>> w, mu, U = torch.ones(1, 1), torch.zeros(1, 1, 2), torch.tensor([[[0.0, 0.0, 5.0]]])
@@ -79,21 +75,23 @@ class GaussianMixtureBlock(InvertibleModule):
                 expected="one input of D ≥ 1 numbers was expected, [(D,)]",
                 fix="Join or flatten the inputs first, for example with FrEIA's Flatten.",
             )
-        super().__init__(shapes, list(dims_c or ()))
+        # As FrEIA's base class does, which is there only where FrEIA is installed.
+        nn.Module.__init__(self)
+        self.dims_in, self.dims_c = shapes, list(dims_c or ())
         self.dimensions = int(shapes[0][0])
 
     def forward(
-        self, x: Sequence[Tensor], c: Any, rev: bool = False, jac: bool = True
+        self, x: Sequence[Tensor], c: Tensor | Sequence[Any], rev: bool = False, jac: bool = True
     ) -> tuple[list[Tensor], Tensor]:
-        """Return [z] of [x], or [x] of [z] if `rev`, and the log-determinant of that map.
+        """Return [z] of [x], or [x] of [z] if `rev`, and the log-determinant of the Jacobian.
 
-        The log-determinant comes whether `jac` asks for it or not: it costs nothing. Shapes:
+        The log-determinant is returned for `jac=False` too: it costs nothing. Shapes:
         x [b, D] → [b, D] and [b] with one component of each row; [b, D] or [b, K, D] →
         [b, K, D] and [b, K] with all.
         """
         del jac
-        w, means, factors, choice = read(c, self.dimensions)
-        given = one_input(x, means, alone=choice is not None)
+        w, means, factors, choice = _read(c, self.dimensions)
+        given = _one_input(x, means, alone=choice is not None)
         if choice is not None:
             row = torch.arange(len(w), device=means.device)
             index = _indices(w, choice)
@@ -136,14 +134,14 @@ class GaussianMixtureBlock(InvertibleModule):
         """Choose a component of each row by weight; the same ones for the same seed.
 
         The choices are FrEIA's for that seed and device, unless a threshold between two
-        components lies within rounding, 10⁻⁷, of the random number. Without a seed torch's own
-        generator is used, which `torch.manual_seed` sets. Shapes: w [b, K] → [b], int32.
+        components lies within rounding, 10⁻⁷, of the random number. Without a seed they come from
+        torch's generator, which `torch.manual_seed` sets. Shapes: w [b, K] → [b], int32.
 
         >>> GaussianMixtureBlock.pick_mixture_component(torch.tensor([[0.0, 1.0]]), seed=3)
         tensor([1], dtype=torch.int32)
         """
-        check_weights(w)
-        generator = None if seed is None else seeded(seed, w.device)
+        _check_weights(w)
+        generator = None if seed is None else _seeded(seed, w.device)
         options: dict[str, Any] = {"device": w.device, "generator": generator}
         coarse, fine = (torch.rand(len(w), 1, **options) for _ in range(2))
         # The 24 bits of a float32 alone would draw a weight of 10⁻⁹ far too often, or never.
@@ -157,8 +155,8 @@ class GaussianMixtureBlock(InvertibleModule):
         """Return −log Σₖ wₖ N(zₖ; 0, I) exp(log_jacobianₖ), the exact negative log-likelihood.
 
         FrEIA's drops the constant (D/2) log 2π, and is infinite where the densities underflow.
-        With `freia_compatible` the constant is dropped here too. A weight of zero takes no part
-        and gets no gradient; nor does a code whose square is beyond its dtype.
+        With `freia_compatible` the constant is dropped here too. A weight of zero counts for
+        nothing and gets no gradient; nor does a code whose square overflows its dtype.
 
         Shapes: w [b, K], z [b, K, D], log_jacobian [b, K] → [b].
         """
@@ -180,6 +178,127 @@ class GaussianMixtureBlock(InvertibleModule):
         if freia_compatible:
             return -(joint + 0.5 * z.shape[-1] * LOG_2PI).sum(-1).to(z.dtype)
         return (-math.log(w.shape[-1]) - joint.mean(-1)).to(z.dtype)
+
+
+def _read(c: Tensor | Sequence[Any] | None, dimensions: int) -> tuple[Tensor, Tensor, Tensor, Any]:
+    """Return w, mu, U and i of a condition in any of its forms."""
+    parts = [c] if isinstance(c, Tensor) else list(c if c is not None else ())
+    if len(parts) == 1 and isinstance(parts[0], list | tuple):
+        parts = list(parts[0])
+    if not 1 <= len(parts) <= 4:
+        raise ArgumentError(
+            "c",
+            got=f"has {len(parts)} entries",
+            expected="[w, mu, U, i], [packed, i] or [packed] was expected",
+            fix="Pass the parameters of the mixtures as the condition.",
+        )
+    tensors, choice = (parts, None) if len(parts) % 2 else (parts[:-1], parts[-1])
+    names = ("w", "mu", "U") if len(tensors) == 3 else ("packed",)
+    for name, tensor in zip(names, tensors, strict=True):
+        if not isinstance(tensor, Tensor) or not tensor.is_floating_point():
+            raise KindError(
+                name,
+                got=f"is {tensor.dtype if isinstance(tensor, Tensor) else type(tensor).__name__}",
+                expected="a tensor of real numbers was expected",
+                fix="Pass c in the order [w, mu, U, i].",
+            )
+    w, means, factors = tensors if len(tensors) == 3 else _unpacked(tensors[0], dimensions)
+    _check_sizes(w, means, factors, dimensions)
+    return w, means, factors, choice
+
+
+def _unpacked(packed: Tensor, dimensions: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Return weights, means and factors of a packed condition."""
+    single = Layout.of(1, dimensions).outputs
+    if packed.dim() != 2 or packed.shape[1] % single or not packed.shape[1]:
+        raise ShapeError(
+            "packed",
+            got=f"has shape {list(packed.shape)}",
+            expected=f"[b, {single}·K] was expected for {dimensions} dimensions",
+            fix="Make it with GaussianMixtureBlock.pack(logits, means, factors).",
+        )
+    layout = Layout.of(packed.shape[1] // single, dimensions)
+    logits, means, factors = layout.split(packed)
+    return torch.softmax(logits, -1), means, factors
+
+
+def _check_sizes(w: Tensor, means: Tensor, factors: Tensor, dimensions: int) -> None:
+    """Check that the parameters are those of one batch of mixtures."""
+    full = packed_size(dimensions)
+    _check_axes(w)
+    if means.shape != (*w.shape, dimensions):
+        raise ShapeError(
+            "mu",
+            got=f"has shape {list(means.shape)}",
+            expected=f"{[*w.shape, dimensions]} was expected",
+            fix="Pass the axes of w [b, K], then the dimensions of x.",
+        )
+    if factors.shape != (*w.shape, full) and factors.shape != means.shape:
+        raise ShapeError(
+            "U",
+            got=f"has shape {list(factors.shape)}",
+            expected=f"{[*w.shape, full]} was expected",
+            fix=f"Pass D log-diagonals, then the strict upper triangle; or {dimensions} alone.",
+        )
+
+
+def _one_input(x: Sequence[Tensor], means: Tensor, *, alone: bool) -> Tensor:
+    """Return the input of a list of one, which must fit the means [b, K, D]."""
+    if isinstance(x, Tensor) or len(x) != 1:
+        raise ArgumentError(
+            "x",
+            got="is a tensor" if isinstance(x, Tensor) else f"has {len(x)} inputs",
+            expected="a list of one tensor was expected",
+            fix="Pass [x], as to any FrEIA block.",
+        )
+    rows, _, dimensions = means.shape
+    shapes = [(rows, dimensions)] if alone else [(rows, dimensions), tuple(means.shape)]
+    if tuple(x[0].shape) not in shapes:
+        raise ShapeError(
+            "x",
+            got=f"has shape {list(x[0].shape)}",
+            expected=f"{' or '.join(str(list(shape)) for shape in shapes)} was expected",
+            fix="Pass one row of x for each row of c; one x a component only without i.",
+        )
+    return x[0]
+
+
+def _seeded(seed: int, device: torch.device) -> Generator:
+    """Return a new generator with this seed."""
+    try:
+        return Generator(device).manual_seed(operator.index(seed))
+    except (TypeError, ValueError, RuntimeError):
+        raise ArgumentError(
+            "seed",
+            got=f"is {seed!r}",
+            expected="a whole number of 64 bits was expected",
+            fix="Pass an int, or None for torch's generator.",
+        ) from None
+
+
+def _check_weights(w: Tensor) -> None:
+    """Refuse tensors that are not weights [b, K], such as logits."""
+    _check_axes(w)
+    slack = max(1e-3, 4 * torch.finfo(w.dtype).eps)
+    total = w.detach().sum(-1)
+    if anywhere(~((total - 1).abs() <= slack)) or anywhere(~(w.detach() >= 0)):
+        sums = f"{float(total.min()):.4g} to {float(total.max()):.4g}"
+        raise NotFiniteError(
+            "w",
+            got=f"has entries from {float(w.min()):.4g} and sums from {sums}",
+            expected="weights that are not negative and sum to one were expected",
+            fix="Pass logits through normalize_weights first, and look for NaN.",
+        )
+
+
+def _check_axes(w: Tensor) -> None:
+    if w.dim() != 2 or not w.shape[1]:
+        raise ShapeError(
+            "w",
+            got=f"has shape {list(w.shape)}",
+            expected="[b, K] with K ≥ 1 was expected",
+            fix="Pass one row of weights for each row of x.",
+        )
 
 
 def _indices(w: Tensor, choice: Any) -> Tensor:
@@ -207,7 +326,7 @@ def _indices(w: Tensor, choice: Any) -> Tensor:
 
 def _joint(w: Tensor, z: Tensor, log_jacobian: Tensor) -> Tensor:
     """Return log wₖ + log pₖ in double precision. Shapes: [b, K], [b, K, D], [b, K] → [b, K]."""
-    check_weights(w)
+    _check_weights(w)
     if z.shape[:-1] != w.shape or log_jacobian.shape != w.shape:
         raise ShapeError(
             "z and log_jacobian",

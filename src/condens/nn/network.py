@@ -8,12 +8,11 @@ import torch
 from torch import Generator, Tensor, nn
 
 from condens.errors import ArgumentError, KindError, ShapeError
-from condens.nn.backbone import MLP
+from condens.nn.backbones import MLP, TableMLP
 from condens.nn.base import DensityNetwork
 from condens.nn.heads import HEADS
-from condens.nn.heads.triangular import CEILING, FLOOR, Head, TriangularHead
+from condens.nn.heads.base import CEILING, FLOOR, Head, Parameters
 from condens.nn.initialise import spread
-from condens.nn.table import TableMLP
 from condens.transforms import Transform
 
 
@@ -21,14 +20,14 @@ class MixtureNetwork(DensityNetwork):
     """A backbone and a head, from a condition to the density of the targets.
 
     Args:
-        backbone: any module from a batch of conditions to features [b, F]. If it tells F in an
-            attribute `features`, that is compared with the head's at once.
+        backbone: any module from a batch of conditions to features [b, F]. If it has an attribute
+            `features`, that must equal the head's.
         head: see `condens.nn.HEADS`.
         condition_columns: C where the condition is a vector to be standardised; None where
-            the backbone takes it as it comes (images, sequences, …).
+            the backbone takes it as it is (images, sequences, …).
         condition_codes: how many of the last columns are codes of categories.
         names: of the targets.
-        transforms: of the targets, where they are not any real number; see `condens.transforms`.
+        transforms: of constrained targets, one for each target; see `condens.transforms`.
 
     >>> network = MixtureNetwork.of(conditions=3, targets=2, n_components=5)
     >>> network(torch.zeros(7, 3))
@@ -38,7 +37,7 @@ class MixtureNetwork(DensityNetwork):
     def __init__(
         self,
         backbone: nn.Module,
-        head: Head,
+        head: Head[Any],
         *,
         condition_columns: int | None = None,
         condition_codes: int = 0,
@@ -47,12 +46,12 @@ class MixtureNetwork(DensityNetwork):
     ) -> None:
         _check_parts(backbone, head, condition_columns)
         super().__init__(head.dimensions, condition_columns, names, condition_codes, transforms)
-        if transforms is not None and not isinstance(head, TriangularHead):
+        if transforms is not None and not head.triangular:
             raise ArgumentError(
                 "head",
                 got=f"is {head.covariance}",
-                expected="maps go with covariances in full",
-                fix="Choose another, or leave out maps.",
+                expected="transforms need triangular factors",
+                fix="Choose another covariance, such as 'full', or leave transforms out.",
             )
         self.backbone, self.head = backbone, head
 
@@ -70,7 +69,7 @@ class MixtureNetwork(DensityNetwork):
         dropout: float = 0.0,
         floor: float = FLOOR,
         ceiling: float | None = CEILING,
-        rank: int = 5,
+        rank: int | None = None,
         categories: Sequence[int] = (),
         names: Sequence[str] | None = None,
         transforms: Sequence[Transform] | None = None,
@@ -78,16 +77,26 @@ class MixtureNetwork(DensityNetwork):
     ) -> Self:
         """Return an MLP with a head, for vectors of `conditions` and `targets` numbers.
 
-        `rank` is for the structure `low_rank`. With `categories`, which are those of a
-        `TableMLP`, the last columns are codes. The first weights come from the `generator`, by
-        default torch's.
+        `floor`, `ceiling` and, for the covariance `low_rank`, `rank` are those of the head. With
+        `categories`, as `TableMLP` takes them, the last columns are codes. The `generator` draws
+        the initial weights, torch's by default.
+
+        >>> MixtureNetwork.of(3, 40, covariance="low_rank", rank=2)(torch.zeros(1, 3))
+        LowRankMixture(batch_shape=[1], n_components=10, dimensions=40, rank=2)
         """
         if covariance not in HEADS:
             raise ArgumentError(
                 "covariance",
                 got=f"is {covariance!r}",
-                expected="it names no head",
+                expected="no head has that name",
                 fix=f"Choose one of {', '.join(HEADS)}.",
+            )
+        if rank is not None and "rank" not in HEADS[covariance].options:
+            raise ArgumentError(
+                "rank",
+                got=f"is {rank!r}",
+                expected=f"the covariance {covariance!r} has no rank",
+                fix="Leave it out, or choose covariance='low_rank'.",
             )
         codes = len(categories)
         layers: dict[str, Any] = {
@@ -103,7 +112,7 @@ class MixtureNetwork(DensityNetwork):
             else MLP(conditions, **layers)
         )
         options: dict[str, Any] = {"floor": floor, "ceiling": ceiling, "generator": generator}
-        if covariance == "low_rank":
+        if rank is not None:
             options["rank"] = rank
         head = HEADS[covariance](width, targets, n_components, **options)
         return cls(
@@ -121,7 +130,7 @@ class MixtureNetwork(DensityNetwork):
         return self.head.linear.weight.dtype
 
     @property
-    def form(self) -> type[Head]:
+    def form(self) -> type[Head[Any]]:
         """The class of the head."""
         return type(self.head)
 
@@ -131,8 +140,8 @@ class MixtureNetwork(DensityNetwork):
         self._check_features(features, condition)
         return features.to(self.dtype)
 
-    def free_parameters(self, condition: Tensor) -> Any:
-        """Return the parameters that the head gives standardised conditions, wherever they are."""
+    def free_parameters(self, condition: Tensor) -> Parameters:
+        """Return the head's parameters for standardised conditions."""
         return self.head.parameters_of(self.features(condition))
 
     def _free_nll(self, condition: Tensor, target: Tensor) -> Tensor:
@@ -146,8 +155,8 @@ class MixtureNetwork(DensityNetwork):
         head = self.head
         head.start_from(spread(target, head.n_components, floor=head.floor, generator=generator))
 
-    def with_components(self, kept: Sequence[int]) -> "MixtureNetwork":
-        """Return a copy that has some of the components only."""
+    def with_components(self, kept: Sequence[int]) -> Self:
+        """Return a copy that has only some of the components."""
         made = copy.deepcopy(self)
         made.head = self.head.with_components(kept)
         return made
@@ -173,7 +182,7 @@ class MixtureNetwork(DensityNetwork):
 
 
 def _check_parts(backbone: Any, head: Any, columns: int | None) -> None:
-    """Refuse what are no modules, and those whose sizes are known not to fit."""
+    """Refuse parts that are not modules, or whose known sizes do not fit."""
     for name, part, kind in (("backbone", backbone, nn.Module), ("head", head, Head)):
         if not isinstance(part, kind):
             expected = "a torch.nn.Module" if kind is nn.Module else "a head of condens.nn.HEADS"
@@ -181,7 +190,7 @@ def _check_parts(backbone: Any, head: Any, columns: int | None) -> None:
                 name,
                 got=f"is the class {part.__name__}" if isinstance(part, type) else f"is {part!r}",
                 expected=f"{expected} was expected",
-                fix="Make one of it: call it with its sizes.",
+                fix="Pass an instance, such as MLP(3) or FullHead(128, 2).",
             )
     features, width = getattr(backbone, "features", None), head.linear.in_features
     if isinstance(features, int) and features != width:
@@ -196,5 +205,5 @@ def _check_parts(backbone: Any, head: Any, columns: int | None) -> None:
             "condition_columns",
             got=f"is {columns}",
             expected=f"the backbone reads {backbone.inputs}",
-            fix="Make them equal.",
+            fix=f"Pass condition_columns={backbone.inputs}, or another backbone.",
         )

@@ -1,8 +1,8 @@
-"""Generators of our own: first weights, dropout, and torch's generator on loan.
+"""Random generators of a run: initial weights, dropout, and torch's generator on loan.
 
-torch has one generator for all threads of a process. What condens draws comes from generators
-that belong to one run, so that runs in threads do not meet and the user's draws stay theirs.
-Modules of others draw from torch's generator, whatever we do: they borrow it, one at a time.
+torch has one generator for all threads of a process. condens draws from generators that belong
+to one run, so that runs in parallel threads do not disturb one another, nor the user's draws.
+Modules from elsewhere always draw from torch's generator: they borrow it, one run at a time.
 """
 
 import math
@@ -31,7 +31,7 @@ _QUIET = {
 
 
 def linear(inputs: int, outputs: int, generator: Generator | None) -> nn.Linear:
-    """Return a linear layer with the numbers that torch's would draw at the generator's state."""
+    """Return a linear layer, initialised as torch does but drawn from the generator."""
     layer = nn.utils.skip_init(nn.Linear, inputs, outputs, device=torch.get_default_device())
     nn.init.kaiming_uniform_(layer.weight, a=math.sqrt(5), generator=generator)
     bound = 1 / math.sqrt(inputs)
@@ -40,12 +40,12 @@ def linear(inputs: int, outputs: int, generator: Generator | None) -> nn.Linear:
 
 
 class Dropout(nn.Dropout):
-    """torch's dropout, from a generator of its own within `drawing_from`."""
+    """torch's dropout, which draws from another generator within `drawing_from`."""
 
     generator: Generator | None = None
 
     def forward(self, input: Tensor) -> Tensor:  # noqa: A002
-        """Return the input with a share of its entries zero, the others scaled up."""
+        """Return the input with a fraction of its entries zero, the others scaled up."""
         generator = self.generator
         if generator is None or not self.training:
             return super().forward(input)
@@ -54,13 +54,13 @@ class Dropout(nn.Dropout):
         return input * mask.to(input.device)
 
     def __getstate__(self) -> dict[str, object]:
-        # A copy made during a run is not part of the run.
+        # A copy made during a run does not belong to the run.
         return {name: value for name, value in self.__dict__.items() if name != "generator"}
 
 
 @contextmanager
 def drawing_from(network: nn.Module, generator: Generator) -> Iterator[None]:
-    """Let the dropout of our own modules draw from a generator for a while."""
+    """Let the dropout of condens' modules draw from a generator."""
     ours = [module for module in network.modules() if isinstance(module, Dropout)]
     for module in ours:
         module.generator = generator
@@ -72,7 +72,7 @@ def drawing_from(network: nn.Module, generator: Generator) -> Iterator[None]:
 
 
 def draws_from_torch(network: nn.Module) -> bool:
-    """Return whether a network has modules, or hooks, that may draw from torch's generator."""
+    """Tell whether a network has modules or hooks that may draw from torch's generator."""
     return any(
         not (type(module).__module__.startswith("condens.nn.") or type(module) in _QUIET)
         or "forward" in module.__dict__
@@ -83,10 +83,10 @@ def draws_from_torch(network: nn.Module) -> bool:
 
 @contextmanager
 def torch_seeded_by(generator: Generator) -> Iterator[None]:
-    """Seed torch's generators with a draw from ours; put them back in the end.
+    """Seed torch's generators with a draw from ours, and restore their state at the end.
 
-    Only one thread does so at a time. What other threads draw from torch's generator meanwhile
-    is lost to them: no lock of ours can stop them.
+    Only one thread does so at a time. Other code that draws from torch's generator meanwhile is
+    not locked out: it sees our seed, and its draws are undone.
     """
     seed = int(torch.randint(2**63 - 1, (), generator=generator, device=generator.device))
     # Where nothing has used CUDA yet, asking for its state would start it.
@@ -100,5 +100,5 @@ def torch_seeded_by(generator: Generator) -> Iterator[None]:
 
 
 def loan(network: nn.Module, generator: Generator) -> AbstractContextManager[None]:
-    """Return `torch_seeded_by` where the network needs it, and a context of nothing elsewhere."""
+    """Return `torch_seeded_by` where the network needs it, else a context that does nothing."""
     return torch_seeded_by(generator) if draws_from_torch(network) else nullcontext()

@@ -1,4 +1,4 @@
-"""Bringing conditions and targets to a common scale."""
+"""Standardising conditions and targets."""
 
 import math
 from collections.abc import Callable
@@ -10,35 +10,35 @@ from torch import Tensor, nn
 from condens.errors import NotFiniteError
 from condens.functional.tracing import checks_values
 
-# A standard deviation this many times what the middle half of a column tells is an
-# outlier's, not the column's: then the middle half decides.
-HEAVY = 20.0
+# A standard deviation this many times the estimate from the quartiles is due to outliers: then
+# median and quartiles decide.
+HEAVY_TAIL_RATIO = 20.0
 # Rows whose quartiles are taken.
-SORTED = 50_000
+MAX_QUARTILE_ROWS = 50_000
 # 1 / (2 Φ⁻¹(¾)): the standard deviation of a normal from the distance of its quartiles.
 _FROM_QUARTILES = 0.7413011092528009
-# Sums and differences of larger numbers might be infinite: they are divided by this first. Both
-# are powers of two, so that no digit is lost.
+# Sums and differences of numbers above _LARGE might overflow: they are divided by _UNIT first.
+# Both are powers of two, so that no digit is lost.
 _LARGE, _UNIT = 2.0**900, 2.0**100
 
-# The bounds of an empty range, lower and −upper: whatever comes widens it. Model files hold finite
-# numbers only.
+# The bounds of an empty range, lower and −upper: any number widens it. Not infinite, because model
+# files hold finite numbers only.
 EMPTY = torch.finfo(torch.float64).max
-# Part of its range that a column may leave it by and still be read as it is.
+# Fraction of its range by which a column may leave it without being changed.
 MARGIN = 0.5
-# Part of its range that what is read grows by, at most, beyond that.
+# Fraction of its range by which values beyond that can still grow.
 REACH = 0.25
-# Standardised numbers beyond this are never read as they are, whatever the range: a few products
-# of them must stay below the largest number of single precision.
-FARTHEST = 1e9
+# Standardised numbers beyond this are always pulled in: a few products of them must stay below the
+# largest number of single precision.
+MAX_STANDARDISED = 1e9
 
 
 class Standardiser(nn.Module):
     """Subtract a location and divide by a scale, column by column.
 
     Fitted in double precision and kept in it, whatever the dtype of the network, so that
-    columns of any scale (1e-30, 1e30, years since 1970 in seconds) keep their digits. Missing
-    entries (NaN) take no part. A constant column has scale one.
+    columns of any scale (1e-30, 1e30, seconds since 1970) keep their digits. Missing entries (NaN)
+    are left out. A constant column has scale one.
 
     Args:
         columns: D.
@@ -76,14 +76,14 @@ class Standardiser(nn.Module):
         largest = centred.abs().nan_to_num(nan=0.0).amax(0)
         largest = torch.where(largest > 0, largest, 1.0)
         deviation = largest * torch.nanmean((centred / largest).square(), 0).sqrt()
-        some = values[:: 1 + len(values) // SORTED]
+        some = values[:: 1 + len(values) // MAX_QUARTILE_ROWS]
         levels = values.new_tensor([0.25, 0.5, 0.75])
         low, middle, high = torch.nanquantile(some, levels, 0).nan_to_num(nan=0.0)
         robust = _FROM_QUARTILES * (high - low)
-        heavy = (robust > 0) & (deviation > HEAVY * robust)
+        heavy = (robust > 0) & (deviation > HEAVY_TAIL_RATIO * robust)
         location = torch.where(heavy, middle, location)
         scale = torch.where(heavy, robust, deviation).nan_to_num(nan=0.0)
-        # What is left of a constant column is rounding.
+        # The deviation of a constant column is rounding.
         rounding = 1e-14 * location.abs()
         self.location.copy_(location * unit)
         self.scale.copy_(torch.where(scale > rounding, scale * unit, 1.0))
@@ -97,7 +97,7 @@ class Standardiser(nn.Module):
         standard, infinite = difference / self.scale, difference.isinf()
         if checks_values(values) and not bool(infinite.any()):
             return standard
-        # Of numbers near the largest, the difference may not be one.
+        # The difference of numbers near the largest may overflow.
         halves = 2 * ((0.5 * values - 0.5 * self.location) / self.scale)
         return torch.where(infinite, halves, standard)
 
@@ -106,7 +106,7 @@ class Standardiser(nn.Module):
         return mixture.to(torch.float64).affine(self.scale, self.location)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Any:
-        # `network.float()` must not round what only moves to another device.
+        # `network.float()` may move these buffers to another device, but must not round them.
         exact = dict(self._buffers)
         applied = super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         for name, buffer in exact.items():
@@ -117,9 +117,9 @@ class Standardiser(nn.Module):
 
 
 class Ends(NamedTuple):
-    """Where standardised columns change how they are read, all of shape [C].
+    """Bounds of standardised columns, all of shape [C].
 
-    The training range is `low` to `high`; the identity holds from `first` to `last`; beyond, a
+    The training range is `low` to `high`; values from `first` to `last` stay unchanged; beyond, a
     column grows by less than `reach`.
     """
 
@@ -135,17 +135,17 @@ class Ends(NamedTuple):
 
 
 class ConditionScaling(Standardiser):
-    """Standardise conditions, and read what is far outside the training rows as less far.
+    """Standardise conditions, and pull in those far outside the training rows.
 
-    It remembers the range [lower, upper] of every column. With z the standardised number and w
-    the width of the range, at least 1, what is read is
+    It keeps the range [lower, upper] of every column. With z the standardised number and w the
+    width of the range, at least 1, the result is
 
-        z  inside the range and half of w on both sides of it, bit for bit;
+        z  inside the range and up to w/2 outside of it, bit for bit;
         e + r·t/(1 + t),  t = (z − e)/r,  r = w/4,  beyond the end e of that, and so below e + r.
 
     It is monotone, has a continuous slope, and is finite for every finite number. Columns without
-    a range (codes of categories always, all of them before the first `fit`) are read as they are;
-    numbers up to 10⁹, which float32 can compute with.
+    a range (codes of categories always, all columns before the first `fit`) stay unchanged, numbers
+    up to 10⁹, which float32 can compute with.
 
     Shapes: [..., C] → [..., C].
 
@@ -162,7 +162,7 @@ class ConditionScaling(Standardiser):
         super().__init__(columns, fixed)
         self.register_buffer("lower", torch.full((columns,), EMPTY, dtype=torch.float64))
         self.register_buffer("upper", torch.full((columns,), -EMPTY, dtype=torch.float64))
-        self._known: dict[Any, tuple[tuple[Tensor, ...], list[int], Ends | None]] = {}
+        self._known: dict[Any, tuple[list[tuple[int, int]], Ends, tuple[Tensor, ...]]] = {}
 
     @torch.no_grad()
     def fit(self, values: Tensor, name: str = "values") -> Self:
@@ -174,7 +174,7 @@ class ConditionScaling(Standardiser):
 
     @torch.no_grad()
     def extend(self, values: Tensor) -> Self:
-        """Let the range hold these data [n, C] too."""
+        """Widen the range to hold these data [n, C] too."""
         numbers = values[:, : self.free].double()
         lower, upper = self.lower[: self.free], self.upper[: self.free]
         lower.copy_(torch.minimum(lower, numbers.nan_to_num(nan=EMPTY).amin(0)))
@@ -182,7 +182,7 @@ class ConditionScaling(Standardiser):
         return self
 
     def forward(self, values: Tensor, dtype: torch.dtype = torch.float64) -> Tensor:
-        """Return what a network of this dtype reads."""
+        """Return the input of a network of this dtype."""
         standard, ends = super().forward(values), self._ends(dtype)
         inside = standard.clamp(ends.first, ends.last)
         unchanged = standard == inside
@@ -194,22 +194,21 @@ class ConditionScaling(Standardiser):
         return torch.where(unchanged, standard, held).to(dtype)
 
     def outside(self, values: Tensor) -> Tensor:
-        """Tell which values are not read as they are. Shapes: [..., C] → [..., C]."""
+        """Tell which values are pulled in. Shapes: [..., C] → [..., C]."""
         standard, ends = super().forward(values), self._ends(torch.float64)
         return (standard < ends.first) | (standard > ends.last)
 
     def holds(self, read: Tensor) -> bool:
-        """Tell whether all rows that `forward` returned are inside, where values are checked."""
+        """Tell whether `forward` left all these rows unchanged; no, if values are not checked."""
         if not checks_values(read):
             return False
         ends = self._ends(read.dtype, read.dtype)
         return torch.equal(read, read.clamp(ends.first, ends.last))
 
     def departure(self, read: Tensor) -> Tensor:
-        """Return how far out rows are, from 0 (inside) to 1. Shapes: [..., C] → [...].
+        """Return how far out the rows from `forward` are, from 0 (unchanged) to 1.
 
-        Of rows that `forward` returned. It reaches 1, smoothly, where some column is r beyond its
-        end.
+        It reaches 1, smoothly, where some column is r/2 beyond its end. Shapes: [..., C] → [...].
         """
         ends = self._ends(read.dtype, read.dtype)
         steps = (read - read.clamp(ends.first, ends.last)).abs() / ends.reach
@@ -224,18 +223,16 @@ class ConditionScaling(Standardiser):
     def _ends(self, limit: torch.dtype, dtype: torch.dtype = torch.float64) -> Ends:
         """Return the ends for a network of the dtype `limit`, in standardised units.
 
-        Kept for as long as the buffers are the same: finding them takes as long as a small network.
+        Cached while the buffers are unchanged: finding them takes as long as a small network.
         """
         buffers = (self.location, self.scale, self.lower, self.upper)
         if not checks_values(*buffers) or any(buffer.is_inference() for buffer in buffers):
             return self._find_ends(limit).to(dtype)
-        versions = [buffer._version for buffer in buffers]
-        held, before, ends = self._known.get((limit, dtype), ((), [], None))
-        same = all(a is b for a, b in zip(held, buffers, strict=False))
-        if ends is None or before != versions or not same:
-            ends = self._find_ends(limit).to(dtype)
-            self._known[limit, dtype] = buffers, versions, ends
-        return ends
+        # The entry keeps the buffers alive, so that their ids stay theirs.
+        stamp = [(id(buffer), buffer._version) for buffer in buffers]
+        if self._known.get((limit, dtype), (None,))[0] != stamp:
+            self._known[limit, dtype] = stamp, self._find_ends(limit).to(dtype), buffers
+        return self._known[limit, dtype][1]
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_known": {}}
@@ -247,7 +244,7 @@ class ConditionScaling(Standardiser):
         raw = torch.stack([self.lower, self.upper, self.lower - margin, self.upper + margin])
         # Through the function that values go through: rounding puts none inside on the outside.
         low, high, first, last = super().forward(raw).unbind()
-        most = min(FARTHEST, math.sqrt(torch.finfo(dtype).max))
+        most = min(MAX_STANDARDISED, math.sqrt(torch.finfo(dtype).max))
         number = torch.arange(len(known), device=known.device) < self.free
         limit = torch.where(number, torch.full_like(self.scale, most), torch.inf)
         low, first = (torch.where(known, end, -torch.inf).clamp(min=-limit) for end in (low, first))

@@ -14,8 +14,15 @@ from torch import Tensor, nn
 
 from condens.distributions.dimensions import check_names
 from condens.errors import ArgumentError, ModelFileError
-from condens.nn import HEADS, DensityNetwork, Ensemble, MixtureNetwork
-from condens.nn.backbones import BACKBONES
+from condens.nn import (
+    BACKBONES,
+    HEADS,
+    DensityNetwork,
+    Ensemble,
+    MixtureNetwork,
+    backbone_from_dict,
+    head_from_dict,
+)
 from condens.nn.scaling import EMPTY, ConditionScaling, Standardiser
 from condens.persistence.faults import reason, short
 from condens.persistence.header import canonical
@@ -104,7 +111,7 @@ def _describe(network: nn.Module, *, made: bool = False) -> dict[str, Any]:
     return {
         "kind": "mixture",
         "backbone": _describe_backbone(network.backbone, made=made),
-        "head": {"covariance": head.covariance, **head.to_dict()},
+        "head": head.to_dict(),
         "condition_columns": None if scaling is None else len(scaling.location),
         "condition_codes": network.condition_codes,
         "transforms": None
@@ -122,11 +129,10 @@ def _build(document: Mapping[str, Any]) -> DensityNetwork:
         with torch.device("meta"):
             network: DensityNetwork = Ensemble(members)  # type: ignore[arg-type]
     else:
-        head = dict(document["head"])
         with torch.device("meta"):
             network = MixtureNetwork(
                 _build_backbone(document["backbone"]),
-                HEADS[head.pop("covariance")](**head),
+                head_from_dict(document["head"]),
                 condition_columns=document["condition_columns"],
                 condition_codes=document["condition_codes"],
                 transforms=_transforms(document["transforms"]),
@@ -144,7 +150,7 @@ def _describe_backbone(backbone: nn.Module, *, made: bool) -> dict[str, Any]:
     kind = getattr(backbone, "kind", None)
     if not isinstance(kind, str) or BACKBONES.get(kind) is not type(backbone):
         return dict(_CUSTOM)
-    document = {"kind": kind, **BACKBONES[kind].to_dict(backbone)}
+    document = backbone.to_dict()
     if made:
         return document
     # Not what it was made as if a layer of it was exchanged.
@@ -163,10 +169,7 @@ def _layers(module: nn.Module) -> list[tuple[str, type, str]]:
 
 
 def _build_backbone(document: Mapping[str, Any]) -> nn.Module:
-    to_dict = dict(document)
-    kind = to_dict.pop("kind")
-    made: nn.Module = nn.Identity() if kind == "custom" else BACKBONES[kind](**to_dict)
-    return made
+    return nn.Identity() if document["kind"] == "custom" else backbone_from_dict(document)
 
 
 def _checked(document: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> DensityNetwork:

@@ -1,56 +1,55 @@
-"""Whether an exported file answers as its network does, found out before it is written."""
+"""Comparison of an exported file with its network, before it is written."""
 
 import copy
-from typing import Any
 
 import torch
+from numpy.typing import ArrayLike
 from torch import Generator, Tensor
 
 from condens.errors import ArgumentError, ShapeError
-from condens.functional.sampling import pick
-from condens.functional.triangular import unwhiten
+from condens.functional.sampling import from_latent, pick
 from condens.integrations.onnx.graph import Graph
 from condens.nn import DensityNetwork
 
-# What a file and the network may differ by, relative to the largest number of a column.
+# Largest difference of file and network, relative to the largest number of a column.
 TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-10}
-# Rows that a file is tried on, and draws for each.
-ROWS, DRAWS = 17, 3
-# How far outside the training range a file is tried too, in widths of it: where a condition is
-# still read as it is, where less and less of it is, and where nothing more is.
-BEYOND = (0.4, 0.55, 0.7, 2.0, 1e6)
+TRIAL_ROWS, DRAWS_PER_ROW = 17, 3
+# Distances from the training range, in widths of it, at which a file is tried too: where conditions
+# are unchanged, where they are pulled in, and where they no longer grow.
+TRIAL_DISTANCES = (0.4, 0.55, 0.7, 2.0, 1e6)
 # Inputs whose first axis is that of the draws.
 RANDOM = ("noise", "uniform")
 
 
 @torch.no_grad()
-def trial_inputs(graph: Graph, condition: Any) -> tuple[Tensor, ...]:
-    """Return what a graph is tried on: conditions, and targets that the network draws for them."""
+def trial_inputs(graph: Graph, condition: ArrayLike | None) -> tuple[Tensor, ...]:
+    """Return inputs to try a graph on: conditions, targets drawn for them, random numbers."""
     network, generator = graph.network, Generator().manual_seed(0)
     scaling = network.condition_scaling
     if condition is not None:
         condition = torch.as_tensor(condition)
     elif scaling is not None:
-        noise = torch.randn(ROWS, len(scaling.location), generator=generator, dtype=torch.float64)
+        noise = torch.randn(
+            TRIAL_ROWS, len(scaling.location), generator=generator, dtype=torch.float64
+        )
         condition = scaling.location + scaling.scale * noise
     if condition is None or len(condition) < 2:
         raise ShapeError(
             "condition",
             got="is missing or a single row",
-            expected="this network tells no number of columns",
-            fix="Pass some rows to try it on.",
+            expected="the file is tried on at least two",
+            fix="Pass some rows as condition=.",
         )
     if condition.is_floating_point():
         condition = condition.to(network.dtype)
     mixture = network(condition)
-    base = mixture if network.transforms is None else mixture.base
     target = mixture.sample(generator=generator)
-    shape = (DRAWS, len(condition))
-    noise = torch.randn(*shape, network.dimensions, generator=generator, dtype=network.dtype)
-    # In the middle of a component's share, where rounding cannot choose another.
-    chosen = torch.multinomial(base.weights, DRAWS, True, generator=generator)
-    upper, share = (t.gather(-1, chosen) for t in (base.weights.cumsum(-1), base.weights))
-    uniform = (upper - 0.5 * share).mT.contiguous()
+    shape = (DRAWS_PER_ROW, *target.shape)
+    noise = torch.randn(shape, generator=generator, dtype=network.dtype)
+    # In the middle of a component's interval, where rounding cannot choose another.
+    chosen = torch.multinomial(mixture.weights, DRAWS_PER_ROW, True, generator=generator)
+    middles = mixture.weights.cumsum(-1) - 0.5 * mixture.weights
+    uniform = middles.gather(-1, chosen).mT.contiguous()
     known = {"condition": condition, "target": target, "noise": noise, "uniform": uniform}
     return tuple(known[name] for name in graph.inputs)
 
@@ -60,7 +59,7 @@ def far_condition(network: DensityNetwork) -> Tensor | None:
     scaling = network.condition_scaling
     if scaling is None or not bool((scaling.lower <= scaling.upper).all()):
         return None
-    steps = torch.tensor(BEYOND, dtype=torch.float64).unsqueeze(-1)
+    steps = torch.tensor(TRIAL_DISTANCES, dtype=torch.float64).unsqueeze(-1)
     width = torch.maximum(scaling.upper - scaling.lower, scaling.scale)
     rows = torch.cat([scaling.lower - steps * width, scaling.upper + steps * width])
     largest = torch.finfo(network.dtype).max
@@ -74,52 +73,44 @@ def first_row(graph: Graph, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
 
 
 @torch.no_grad()
-def _answer(network: DensityNetwork, given: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Return what the network itself answers, by name, in double precision."""
+def _answers(network: DensityNetwork, given: dict[str, Tensor]) -> tuple[Tensor, ...]:
+    """Return what the network itself answers, in the order of a graph's outputs."""
     condition = given["condition"]
     if "target" in given:
-        standard: Any = network.mixture_of(network.standardise_condition(condition))
-        real = network.real_target(given["target"])
-        density = standard.to(torch.float64).log_prob(network.target_scaling(real))
-        units = torch.stack([network.log_scale(row) for row in real.split(1)])
-        return {"log_density": density - units.double()}
-    mixture = network(condition.double() if condition.is_floating_point() else condition)
-    base = (mixture if network.transforms is None else mixture.base).to(torch.float64)
+        return (-network.nll(condition, given["target"]),)
+    read = network.standardise_condition(condition)
+    logits, means, factors = network.target_scaling.inverse(network.mixture_of(read)).parameters
     if "noise" not in given:
-        logits = torch.log_softmax(base.logits, -1)
-        return {"logits": logits, "means": base.means, "factors": base.factors}
-    component = pick(given["uniform"].double(), base.weights.cumsum(-1))
-    rows = torch.arange(len(condition))
-    factors, means = base.factors[rows, component], base.means[rows, component]
-    draws = means + unwhiten(given["noise"].double(), factors)
+        return torch.log_softmax(logits, -1), means, factors
+    component = pick(given["uniform"].double(), torch.softmax(logits, -1).cumsum(-1))
+    means, factors = (tensor[range(len(condition)), component] for tensor in (means, factors))
+    draws = from_latent(given["noise"].double(), means, factors)
     if network.transforms is not None:
-        columns = zip(network.transforms, draws.unbind(-1), strict=True)
-        nearest = [own.nearest(own.from_real(x).to(network.dtype)) for own, x in columns]
-        draws = torch.stack(nearest, -1).double()
-    return {"draws": draws}
+        pairs = zip(network.transforms, draws.unbind(-1), strict=True)
+        draws = torch.stack([t.nearest(t.from_real(x).to(network.dtype)) for t, x in pairs], -1)
+    return (draws,)
 
 
 def check_agreement(data: bytes, graph: Graph, inputs: tuple[Tensor, ...]) -> None:
-    """Raise where a file's answers in onnxruntime are not the network's."""
+    """Raise unless a file's answers in onnxruntime are the network's."""
     import onnxruntime
 
     given = dict(zip(graph.inputs, inputs, strict=True))
     session = onnxruntime.InferenceSession(data, providers=["CPUExecutionProvider"])
     outputs = session.run(None, {name: tensor.numpy() for name, tensor in given.items()})
     network = graph.network
-    expected, exact = _answer(network, given), _answer(copy.deepcopy(network).double(), given)
-    for name, output in zip(graph.outputs, outputs, strict=True):
-        ours, theirs = torch.as_tensor(output).double(), expected[name]
-        allowed = TOLERANCE[network.dtype] * _size(network, name, theirs)
-        # What float32 makes of the weights, and of a column with an offset.
-        allowed = allowed + 10 * (theirs - exact[name]).nan_to_num(0.0, 0.0, 0.0).abs().amax()
-        allowed = allowed + torch.finfo(network.dtype).eps * theirs.nan_to_num(0.0, 0.0, 0.0).abs()
+    answers = _answers(network, given), _answers(copy.deepcopy(network).double(), given)
+    for name, output, single, double in zip(graph.outputs, outputs, *answers, strict=True):
+        ours, theirs = torch.as_tensor(output).double(), single.double()
+        # In float32, also the rounding of the weights and of a column with an offset.
+        rounding = 10 * (theirs - double).nan_to_num(0.0, 0.0, 0.0).abs().amax()
+        rounding = rounding + torch.finfo(network.dtype).eps * theirs.nan_to_num(0, 0, 0).abs()
+        allowed = TOLERANCE[network.dtype] * _size(network, name, theirs) + rounding
         if not bool(((ours == theirs) | ((ours - theirs).abs() <= allowed)).all()):
-            wanted = "onnxruntime was expected to answer as the network does"
             raise ArgumentError(
                 "model",
                 got=f"is written with {name} off by {float((ours - theirs).abs().max()):.3g}",
-                expected=wanted,
+                expected="onnxruntime was expected to answer as the network does",
                 fix="Write the backbone with operations that ONNX has; please report it if it is.",
             )
 

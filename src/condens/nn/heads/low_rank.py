@@ -1,7 +1,6 @@
-"""A head for many targets: covariances that are diagonal plus of low rank."""
+"""The head of low-rank covariances, for many targets."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Generator, Tensor
@@ -12,11 +11,12 @@ from condens.functional.low_rank import mixture as low_rank
 from condens.functional.low_rank.algebra import Parameters
 from condens.functional.tracing import anywhere, checks_values
 from condens.functional.triangular import bounded_log_scales
-from condens.nn.heads.triangular import CEILING, FLOOR, Head
+from condens.nn.heads.base import CEILING, FLOOR, Head
 from condens.nn.initialise import Start
+from condens.scalars import as_whole
 
 
-class LowRankHead(Head):
+class LowRankHead(Head[Parameters]):
     """Every component has a covariance diag(s²) + VVᵀ with V [D, r], for many dimensions.
 
     Args:
@@ -25,10 +25,11 @@ class LowRankHead(Head):
         n_components: K.
         floor, ceiling: of every s, in units of the standardised target.
         rank: r.
-        generator: of the first weights; by default torch's.
+        generator: draws the initial weights; torch's by default.
     """
 
     covariance = "low_rank"
+    options = ("rank",)
 
     def __init__(
         self,
@@ -41,14 +42,10 @@ class LowRankHead(Head):
         rank: int = 5,
         generator: Generator | None = None,
     ) -> None:
-        self.rank = rank
+        self.rank = as_whole("rank", rank, 1, fix="Pass the number of columns of V, such as 5.")
         super().__init__(
             features, dimensions, n_components, floor=floor, ceiling=ceiling, generator=generator
         )
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the arguments that make another one like this."""
-        return {**super().to_dict(), "rank": int(self.rank)}
 
     @property
     def _scale_outputs(self) -> int:
@@ -71,13 +68,13 @@ class LowRankHead(Head):
 
     @staticmethod
     def nll_of(parameters: Parameters, target: Tensor) -> Tensor:
-        """Return −log p(target) of each row; entries that are NaN were not observed."""
+        """Return −log p(target) of each row; NaN entries are unobserved."""
         missing = not checks_values(target) or anywhere(target.isnan())
         density = low_rank.partial_log_prob if missing else low_rank.log_prob
         return -density(target, *parameters)
 
     def _scales_from(self, start: Start) -> Tensor:
-        """Return the r largest principal axes beyond what the others have, and the rest."""
+        """Return scales and loadings: the r largest principal axes, less the mean of the others."""
         values, vectors = torch.linalg.eigh(start.covariances)
         rank = min(self.rank, self.dimensions - 1)
         noise = values[:, : self.dimensions - rank].mean(-1, keepdim=True)

@@ -1,0 +1,257 @@
+"""The base class of heads: from features to the parameters of a mixture.
+
+A head is a linear layer and the meaning of its outputs. Every scale has a floor and a ceiling
+inside the factor, σ = floor + 1/(exp(u) + 1/ceiling), so that the density stays normalised and
+bounded, and its quantiles finite.
+"""
+
+import copy
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
+
+import torch
+from torch import Generator, Tensor, nn
+
+from condens.distributions.gaussian import GaussianMixture
+from condens.distributions.low_rank import LowRankMixture
+from condens.errors import ShapeError
+from condens.functional.losses import weighted_sum
+from condens.functional.tracing import checks_values
+from condens.functional.triangular import check_bounds
+from condens.kernels.checks import check, check_strided, check_weights
+from condens.nn.initialise import Start
+from condens.nn.randomness import linear
+from condens.scalars import as_whole
+
+Mixture = GaussianMixture | LowRankMixture
+
+# In units of the standardised targets. The ceiling is wider than the tails that a component has
+# to reach (standardising goes by the quartiles where outliers are 20 deviations wide), and it
+# changes a scale of one by a ten-thousandth.
+FLOOR, CEILING = 1e-3, 1e4
+# Initial weights are this fraction of torch's: small, so that the initial biases decide.
+WEIGHT_GAIN = 0.1
+
+
+class Parameters(Protocol):
+    """The tensors that define a batch of mixtures, as a named tuple."""
+
+    @property
+    def logits(self) -> Tensor:
+        """The logits of the weights [..., K]."""
+
+    @property
+    def means(self) -> Tensor:
+        """The means [..., K, D]."""
+
+    @property
+    def variances(self) -> Tensor:
+        """A variance of each dimension [..., K, D]."""
+
+    def to(self, dtype: torch.dtype) -> Self:
+        """Return the parameters in another precision."""
+
+    def affine(self, scale: Tensor, loc: Tensor) -> Self:
+        """Return the parameters of the mixtures of scale·x + loc."""
+
+    def __init__(self, *tensors: Tensor) -> None: ...
+
+    def __iter__(self) -> Iterator[Tensor]: ...
+
+
+P = TypeVar("P", bound=Parameters)
+
+
+class Head(nn.Module, ABC, Generic[P]):
+    """Base class: features [b, F] to mixtures of K components over D dimensions.
+
+    Args:
+        features: F.
+        dimensions: D.
+        n_components: K.
+        floor: added to every scale, in units of the standardised target; 0 for none.
+        ceiling: of every scale before that; None for none.
+        generator: draws the initial weights; torch's by default.
+    """
+
+    covariance: ClassVar[str]
+    # Names of the arguments that a class has beyond those of `Head`; each is an attribute too.
+    options: ClassVar[tuple[str, ...]] = ()
+    # Whether the parameters are triangular factors, which transforms and ONNX files need.
+    triangular: ClassVar[bool] = False
+
+    def __init__(
+        self,
+        features: int,
+        dimensions: int,
+        n_components: int = 10,
+        *,
+        floor: float = FLOOR,
+        ceiling: float | None = CEILING,
+        generator: Generator | None = None,
+    ) -> None:
+        super().__init__()
+        inputs = as_whole("features", features, 1, fix="Pass the features that the backbone gives.")
+        self.dimensions = as_whole("dimensions", dimensions, 1, fix="Pass the number of targets.")
+        self.n_components = as_whole(
+            "n_components", n_components, 1, fix="Pass the number of components, such as 10."
+        )
+        self.floor, self.ceiling = float(floor), math.inf if ceiling is None else float(ceiling)
+        check_bounds(self.floor, self.ceiling)
+        self.linear = linear(inputs, self._outputs, generator)
+        with torch.no_grad():
+            self.linear.weight.mul_(WEIGHT_GAIN)
+            self.linear.bias.zero_()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return covariance and arguments as JSON values; `head_from_dict` reads them.
+
+        >>> from condens.nn import FullHead
+        >>> FullHead(16, 2, 3).to_dict()
+        {'covariance': 'full', 'features': 16, 'dimensions': 2, 'n_components': 3, 'floor': 0.001,
+         'ceiling': 10000.0}
+        """
+        return {
+            "covariance": self.covariance,
+            "features": self.linear.in_features,
+            "dimensions": self.dimensions,
+            "n_components": self.n_components,
+            "floor": self.floor,
+            "ceiling": None if self.ceiling == math.inf else self.ceiling,
+            **{name: getattr(self, name) for name in self.options},
+        }
+
+    @property
+    def _outputs(self) -> int:
+        return self.n_components * (1 + self.dimensions) + self._scale_outputs
+
+    @property
+    @abstractmethod
+    def _scale_outputs(self) -> int:
+        """How many outputs describe the covariances; they follow the logits and the means."""
+
+    @abstractmethod
+    def _scales_from(self, start: Start) -> Tensor:
+        """Return the outputs [S] that describe the covariances of a start best."""
+
+    @abstractmethod
+    def parameters_of(self, features: Tensor) -> P:
+        """Return the mixtures' parameters."""
+
+    @staticmethod
+    @abstractmethod
+    def join(members: Sequence[P], log_weights: Tensor) -> P:
+        """Return the parameters of an ensemble, from those of its members."""
+
+    @staticmethod
+    @abstractmethod
+    def mixture(parameters: P, names: Sequence[str] | None = None) -> Mixture:
+        """Return the mixtures that have these parameters."""
+
+    @staticmethod
+    @abstractmethod
+    def nll_of(parameters: P, target: Tensor) -> Tensor:
+        """Return −log p(target) of each row; NaN entries are unobserved."""
+
+    def forward(self, features: Tensor, names: Sequence[str] | None = None) -> Mixture:
+        """Return the mixtures."""
+        return self.mixture(self.parameters_of(features), names)
+
+    def nll(self, features: Tensor, target: Tensor) -> Tensor:
+        """Return −log p(target) of each row; NaN entries are unobserved."""
+        if target.shape != (*features.shape[:-1], self.dimensions):
+            raise ShapeError(
+                "target",
+                got=f"has shape {list(target.shape)}",
+                expected=f"{[*features.shape[:-1], self.dimensions]} was expected",
+                fix="Pass a row for each row of features, and a column for each dimension.",
+            )
+        return self.nll_of(self.parameters_of(features), target)
+
+    def logits_of(self, features: Tensor) -> Tensor:
+        """Return the logits of the weights alone [..., K]."""
+        weight, bias = (tensor[: self.n_components] for tensor in self.linear.parameters())
+        return nn.functional.linear(features, weight, bias)
+
+    def loss(
+        self,
+        features: Tensor,
+        target: Tensor,
+        weights: Tensor | None = None,
+        *,
+        complete: bool = False,
+    ) -> Tensor:
+        """Return Σ weights · −log p(target), the mean by default, on the fastest path.
+
+        NaN entries of the target are unobserved: such a row counts with the exact marginal
+        density of its other entries. `complete` promises that there are none, which saves time
+        while torch.compile or torch.export record: otherwise they treat every row as incomplete.
+        """
+        check_strided("features", features)
+        rows, inputs = features.shape[:-1], self.linear.in_features
+        named = (
+            ("features", features, (*rows, inputs)),
+            ("target", target, (*rows, self.dimensions)),
+        )
+        check(named, self.linear.weight)
+        if weights is not None:
+            weights = check_weights(weights, target)
+        if not complete and not checks_values(target):
+            return weighted_sum(self.nll(features, target), weights)
+        gaps = not complete and bool(target.isnan().any())
+        return self._loss(features, target, weights, gaps=gaps)
+
+    def _loss(
+        self,
+        features: Tensor,
+        target: Tensor,
+        weights: Tensor | None,
+        *,
+        gaps: bool,  # noqa: ARG002
+    ) -> Tensor:
+        """Return the loss of checked rows; `gaps` says whether some entries are unobserved."""
+        return weighted_sum(self.nll(features, target), weights)
+
+    @torch.no_grad()
+    def start_from(self, start: Start) -> None:
+        """Begin at these components, with equal weights, for all features."""
+        logits = torch.zeros(self.n_components, dtype=start.means.dtype)
+        bias = torch.cat([logits, start.means.flatten(), self._scales_from(start)])
+        self.linear.bias.copy_(bias)
+
+    @torch.no_grad()
+    def with_components(self, kept: Sequence[int]) -> Self:
+        """Return a head with some of the components, its other outputs unchanged."""
+        made = copy.deepcopy(self)
+        made.n_components = len(kept)
+        # Another generator than torch's: these weights are overwritten.
+        made.linear = linear(self.linear.in_features, made._outputs, Generator())
+        made.to(self.linear.weight)
+        means, scales = self.n_components, self.n_components * (1 + self.dimensions)
+        for ours, theirs in zip(self.linear.parameters(), made.linear.parameters(), strict=True):
+            parts = [ours[:means], ours[means:scales], ours[scales:]]
+            shared = len(parts[2]) == made._scale_outputs  # by all components
+            chosen = [
+                part.unflatten(0, (self.n_components, -1))[list(kept)].flatten(0, 1)
+                for part in parts[: 2 if shared else 3]
+            ]
+            theirs.copy_(torch.cat([*chosen, *parts[len(chosen) :]]))
+        return made
+
+    def _split(self, outputs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        first, second = self.n_components, self.n_components * (1 + self.dimensions)
+        means = outputs[..., first:second].unflatten(-1, (self.n_components, self.dimensions))
+        return outputs[..., :first], means, outputs[..., second:]
+
+    def _unbounded(self, log_diagonal: Tensor) -> Tensor:
+        """Return the u with floor + 1/(exp(u) + 1/ceiling) = exp(−log_diagonal).
+
+        Scales at or beyond a bound, for which there is none, are moved inside first.
+        """
+        rest = (-log_diagonal).exp() - self.floor
+        if self.floor:
+            rest = rest.clamp(min=0.1 * self.floor)
+        # At least 0.1/ceiling: a scale of ten elevenths of the ceiling is the widest start.
+        return (1 / rest - 1 / self.ceiling).clamp(min=0.1 / self.ceiling).log()
