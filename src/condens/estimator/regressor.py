@@ -5,7 +5,7 @@ import os
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, Literal, Self
 
 import torch
 from sklearn.base import BaseEstimator, RegressorMixin
@@ -15,7 +15,7 @@ from torch import Generator, Tensor, nn
 
 from condens import persistence
 from condens.data import Rows
-from condens.errors import ArgumentError, ModelFileError, TrainingError
+from condens.errors import ArgumentError, CondensError, ModelFileError, TrainingError
 from condens.estimator import document as regressor_file
 from condens.estimator.construction import (
     check_kept,
@@ -28,6 +28,8 @@ from condens.estimator.inputs import Tables
 from condens.estimator.predictions import BLOCK, Array, Predictions, draw_seed
 from condens.evaluation.conformal import Calibration, Region
 from condens.nn import DensityNetwork
+from condens.persistence.container import naming
+from condens.persistence.header import reason, short
 from condens.training import History, Settings, default_components, default_settings
 from condens.training.interruption import how_far, interruption
 from condens.training.loop import KEPT, gradients, run, tell
@@ -86,7 +88,6 @@ class MDNRegressor(Tables, Predictions, RegressorMixin, BaseEstimator):  # type:
     GaussianMixture(batch_shape=[5], n_components=3, dimensions=2, covariance='full')
     """
 
-    kind: ClassVar[str] = "regressor"
     network_: DensityNetwork
     history_: History
     calibration_: Calibration
@@ -216,7 +217,8 @@ class MDNRegressor(Tables, Predictions, RegressorMixin, BaseEstimator):  # type:
     def save(self, path: str | os.PathLike[str]) -> None:
         """Save the fitted model to one file that holds no code; see `condens.persistence`."""
         check_is_fitted(self)
-        persistence.save(self, path)
+        document, tensors = regressor_file.to_document(self)
+        persistence.write(path, {"kind": "regressor", **document}, tensors)
 
     @classmethod
     def load(
@@ -229,26 +231,25 @@ class MDNRegressor(Tables, Predictions, RegressorMixin, BaseEstimator):  # type:
 
         A file holds no code: if the model was fitted with a `backbone`, pass that function.
         """
-        model = persistence.load(path, backbone=backbone)
-        if not isinstance(model, cls):
-            raise ModelFileError(
-                str(path),
-                got=f"holds a {type(model).__name__}",
-                expected=f"a {cls.__name__} was expected",
-                fix="Open it with condens.persistence.load.",
-            )
-        return model
-
-    def to_document(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
-        """Return what a model file holds."""
-        return regressor_file.to_document(self)
-
-    @classmethod
-    def from_document(
-        cls, document: dict[str, Any], tensors: dict[str, Tensor], *, backbone: Any = None
-    ) -> Self:
-        """Return the model of a file's contents."""
-        model: Self = regressor_file.from_document(cls, document, tensors, backbone)
+        document, tensors = persistence.read(path)
+        with naming(path):
+            if document.get("kind") != "regressor":
+                raise ModelFileError(
+                    "its kind",
+                    got=f"is {short(document.get('kind'))}",
+                    expected="a regressor was expected",
+                    fix="Open it with condens.load.",
+                )
+            try:
+                model: Self = regressor_file.from_document(cls, document, tensors, backbone)
+            except CondensError:
+                raise
+            except Exception as error:  # a document may be wrong in any way
+                raise ModelFileError(
+                    "its document",
+                    got=f"cannot be that of a regressor ({reason(error)})",
+                    expected="one that condens saved was expected",
+                ) from error
         return model
 
     # Scikit-learn's contract.

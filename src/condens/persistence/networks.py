@@ -1,11 +1,12 @@
-"""The architecture of a network as a document, and the network back from it.
+"""Networks in model files: the architecture as a document, and the network back from it.
 
 A document names only what condens knows: kinds of networks, backbones and heads, and numbers.
 A network is built from it without memory (on the meta device), must describe itself by the
-same document and ask for the very tensors that are there, and only then takes them.
+same document and need exactly the tensors that are there, and only then takes them.
 """
 
 import copy
+import os
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -17,8 +18,8 @@ from condens.errors import ArgumentError, ModelFileError
 from condens.nn import HEADS, DensityNetwork, Ensemble, MixtureNetwork
 from condens.nn.backbones import BACKBONES
 from condens.nn.scaling import EMPTY, ConditionScaling, Standardiser
-from condens.persistence.faults import reason, short
-from condens.persistence.header import canonical
+from condens.persistence.container import naming, read, write
+from condens.persistence.header import canonical, reason, short
 from condens.transforms import TRANSFORMS, Transform, transform_from_dict
 
 Backbone = nn.Module | Callable[..., nn.Module]
@@ -28,6 +29,71 @@ _DTYPES = {
     for dtype in (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 }
 _CUSTOM = {"kind": "custom"}
+KIND = "network"
+
+
+def save(
+    network: DensityNetwork,
+    path: str | os.PathLike[str],
+    *,
+    training: Mapping[str, Any] | None = None,
+) -> None:
+    """Save a network to one safetensors file, whole or not at all.
+
+    Equal networks give equal bytes. What was at `path` stays until the new file is safe; a link
+    is followed, and stays.
+
+    Args:
+        network: a `MixtureNetwork` or an `Ensemble`.
+        path: of the file, a new one or one to replace.
+        training: notes on how it was trained, as JSON can hold them.
+
+    >>> from tempfile import TemporaryDirectory
+    >>> network, x = MixtureNetwork.of(3, 2).eval(), torch.zeros(1, 3)
+    >>> with TemporaryDirectory() as place:
+    ...     save(network, f"{place}/model.condens")
+    ...     loaded = load(f"{place}/model.condens")
+    >>> torch.equal(loaded(x).means, network(x).means)
+    True
+    """
+    if not isinstance(network, DensityNetwork):
+        raise ArgumentError(
+            "network",
+            got=f"is {type(network).__name__}",
+            expected="a network of condens.nn was expected",
+            fix="Pass the network itself; an MDNRegressor has a method save.",
+        )
+    document = {"kind": KIND, "network": network_to_dict(network), "training": training or {}}
+    write(path, document, network.state_dict())
+
+
+def load(path: str | os.PathLike[str], *, backbone: Backbone | None = None) -> DensityNetwork:
+    """Return the network of a file, on the CPU and in evaluation mode.
+
+    Nothing in the file is run. A file whose content is not, to the bit, what was saved raises
+    `ModelFileError`.
+
+    Args:
+        path: of the file.
+        backbone: for a backbone that condens does not know: one like it, which is copied, or a
+            function without arguments that makes one.
+    """
+    document, tensors = read(path)
+    with naming(path):
+        if document.get("kind") != KIND:
+            raise ModelFileError(
+                "its kind",
+                got=f"is {short(document.get('kind'))}",
+                expected="a network was expected",
+                fix="Open it with condens.load, which knows every kind of this version.",
+            )
+        if document.keys() != {"kind", "network", "training"}:
+            raise ModelFileError(
+                "its document",
+                got=f"has {short(sorted(document))}",
+                expected="kind, network and training were expected",
+            )
+        return network_from_dict(document["network"], tensors, backbone=backbone)
 
 
 def network_to_dict(network: DensityNetwork) -> dict[str, Any]:

@@ -1,0 +1,51 @@
+"""`condens.load`: opens any model file, whichever kind of model it holds."""
+
+import os
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from torch import nn
+
+from condens import persistence
+from condens.errors import ModelFileError
+from condens.nn import DensityNetwork
+from condens.persistence.container import kind_of
+
+if TYPE_CHECKING:
+    from condens.estimator import MDNRegressor
+
+
+def load(
+    path: str | os.PathLike[str], *, backbone: nn.Module | Callable[..., nn.Module] | None = None
+) -> "DensityNetwork | MDNRegressor":
+    """Return the model of a file: a network, or a fitted `MDNRegressor`.
+
+    Nothing in the file is run. A file whose content is not, to the bit, what was saved raises
+    `ModelFileError`.
+
+    Args:
+        path: of the file.
+        backbone: for a network with a backbone that condens does not know: one like it, or a
+            function without arguments that makes one; for a regressor, its parameter `backbone`.
+
+    >>> from tempfile import TemporaryDirectory
+    >>> from condens.nn import MixtureNetwork
+    >>> with TemporaryDirectory() as place:
+    ...     persistence.save(MixtureNetwork.of(3, 2), f"{place}/model.condens")
+    ...     type(load(f"{place}/model.condens")).__name__
+    'MixtureNetwork'
+    """
+    if kind_of(path) != "regressor":
+        return persistence.load(path, backbone=backbone)
+    try:
+        from condens.estimator.regressor import MDNRegressor
+    except ModuleNotFoundError as error:
+        raise ModelFileError(
+            str(path),
+            got="holds an MDNRegressor",
+            expected=f"that needs scikit-learn ({error})",
+            fix="Install it: pip install 'condens[sklearn]'.",
+        ) from error
+    maker: Any = backbone
+    model: MDNRegressor = MDNRegressor.load(path, backbone=maker)
+    return model
