@@ -8,11 +8,11 @@ from torch import nn
 
 from condens import persistence
 from condens.errors import ModelFileError
-from condens.nn import DensityNetwork
 from condens.persistence.container import kind_of
 
 if TYPE_CHECKING:
     from condens.estimator import MDNRegressor
+    from condens.nn import DensityNetwork
 
 
 def load(

@@ -94,7 +94,7 @@ def test_the_ends_of_the_ranges_train(name, value):
         raise EnoughError
 
     with pytest.raises(EnoughError):
-        train(runs.network(), runs.problem(30)["data"], settings, callback=stop)
+        train(runs.network(), runs.problem(30)["data"], settings, callbacks=stop)
     assert Settings.from_dict(json.loads(json.dumps(settings.to_dict()))) == settings
 
 

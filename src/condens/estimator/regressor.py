@@ -4,7 +4,6 @@ import copy
 import os
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from typing import Any, Literal, Self
 
 import torch
@@ -15,7 +14,13 @@ from torch import Generator, Tensor, nn
 
 from condens import persistence
 from condens.data import Rows
-from condens.errors import ArgumentError, CondensError, ModelFileError, TrainingError
+from condens.errors import (
+    ArgumentError,
+    CondensError,
+    ModelFileError,
+    TrainingError,
+    UnusedComponentsWarning,
+)
 from condens.estimator import document as regressor_file
 from condens.estimator.construction import (
     check_kept,
@@ -30,10 +35,10 @@ from condens.evaluation.conformal import Calibration, Region
 from condens.nn import DensityNetwork
 from condens.persistence.container import naming
 from condens.persistence.header import reason, short
-from condens.training import History, Settings, default_components, default_settings
+from condens.training import History, Settings, default_components, default_settings, train
 from condens.training.interruption import how_far, interruption
-from condens.training.loop import KEPT, gradients, run, tell
-from condens.training.selection import select
+from condens.training.loop import KEPT, gradients
+from condens.training.selection import MAX_COMPONENTS, reduce_components
 
 # The rate of `partial_fit`, a share of that of `fit`, which falls to zero.
 STREAM = 0.1
@@ -272,7 +277,10 @@ class MDNRegressor(Tables, Predictions, RegressorMixin, BaseEstimator):  # type:
         try:
             with gradients():
                 self._fit_rows(*table, settings=settings, keep=keep)
-            tell(self.history_, stacklevel=4, components_by_default=self.n_components is None)
+            by_default = self.n_components is None
+            self.history_.warn(
+                stacklevel=3, ignore=(UnusedComponentsWarning,) if by_default else ()
+            )
         except TrainingError as error:
             self.__dict__ = before
             kept = "The model is as it was before; what to lower or add is in settings=Settings(…)."
@@ -309,7 +317,7 @@ class MDNRegressor(Tables, Predictions, RegressorMixin, BaseEstimator):  # type:
             if keep:
                 network: DensityNetwork = copy.deepcopy(self.network_).float()
                 settings = replace(settings, seed=seed, start="keep")
-                history = run(network, rows, settings, progress=self.verbose)
+                history = train(network, rows, settings, progress=self.verbose, warn=False)
             else:
                 network, history = self._train(rows, replace(settings, seed=seed))
         if asked.is_set() and history.best_epoch < 0:
@@ -331,14 +339,13 @@ class MDNRegressor(Tables, Predictions, RegressorMixin, BaseEstimator):  # type:
         count: Any = self.n_components or default_components(len(rows))
         generator = Generator().manual_seed(settings.seed)
         if count == "auto":
-            make = partial(make_network, self, generator=generator)
-            own = self.backbone is None  # with a generator of its own
-            chosen = select(make, rows, settings, seeded=not own, progress=self.verbose)
+            largest = make_network(self, MAX_COMPONENTS, generator=generator)
+            chosen = reduce_components(largest, rows, settings, progress=self.verbose)
             if self.n_members == 1:
                 return chosen.network, chosen.history
             count = chosen.network.head.n_components
         network = make_networks(self, count, generator=generator)
-        return network, run(network, rows, settings, progress=self.verbose)
+        return network, train(network, rows, settings, progress=self.verbose, warn=False)
 
     def _calibrate(self, rows: Rows) -> None:
         self.calibration_ = Calibration.of(self._densities(rows.condition), rows.target)

@@ -31,13 +31,14 @@ from condens.errors import (
     KindError,
     NotPositiveDefiniteError,
     ShapeError,
+    UnusedComponentsWarning,
 )
 from condens.functional import triangular
 from condens.nn import HEADS, MLP, MixtureNetwork
 from condens.scalars import as_fraction, as_whole
-from condens.training import History, Settings, default_components, default_settings
+from condens.training import History, Settings, default_components, default_settings, train
 from condens.training.interruption import how_far, interruption
-from condens.training.loop import gradients, run, tell
+from condens.training.loop import gradients
 
 try:
     from sbi.inference.trainers.nle.nle_base import LikelihoodEstimatorTrainer
@@ -270,11 +271,13 @@ def density_estimator(
         )
     return Builder(
         of=of,
-        n_components=None if n_components is None else as_whole("n_components", n_components, 1),
+        n_components=None
+        if n_components is None
+        else as_whole("n_components", n_components, 1, fix="Leave it out for a default."),
         covariance=covariance,
-        width=as_whole("width", width, 1),
-        depth=as_whole("depth", depth, 1),
-        dropout=as_fraction("dropout", dropout),
+        width=as_whole("width", width, 1, fix="Pass the number of units in a hidden layer."),
+        depth=as_whole("depth", depth, 1, fix="Pass the number of hidden layers."),
+        dropout=as_fraction("dropout", dropout, fix="Pass 0 for no dropout."),
         embedding_net=embedding_net,
     )
 
@@ -304,13 +307,15 @@ def fit(
     with gradients(), interruption() as asked:
         generator = Generator().manual_seed(settings.seed)
         estimator = builder.make(theta, x, n_components, generator=generator).to(inference._device)
-        history = run(estimator.net, builder.rows(theta, x), settings, progress=progress)
+        rows = builder.rows(theta, x)
+        history = train(estimator.net, rows, settings, progress=progress, warn=False)
     estimator.history = history
     if not asked.is_set() or history.best_epoch >= 0:
         inference._neural_net = estimator.eval()
     if asked.is_set():
         raise KeyboardInterrupt(f"fit was interrupted {how_far(history)}.")
-    tell(history, stacklevel=3, components_by_default=builder.n_components is None)
+    by_default = builder.n_components is None
+    history.warn(stacklevel=2, ignore=(UnusedComponentsWarning,) if by_default else ())
     return estimator
 
 

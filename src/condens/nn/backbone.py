@@ -60,9 +60,11 @@ class MLP(nn.Module):
                 expected="it names no activation",
                 fix=f"Choose one of {', '.join(ACTIVATIONS)}.",
             )
-        inputs, width = as_whole("inputs", inputs, 1), as_whole("width", width, 1)
-        depth, dropout = as_whole("depth", depth, 1), as_fraction("dropout", dropout)
-        normalise = as_truth("normalise", normalise)
+        inputs = as_whole("inputs", inputs, 1, fix="Pass the number of condition columns.")
+        width = as_whole("width", width, 1, fix="Pass the number of units in a hidden layer.")
+        depth = as_whole("depth", depth, 1, fix="Pass the number of hidden layers.")
+        dropout = as_fraction("dropout", dropout, fix="Pass 0 for no dropout.")
+        normalise = as_truth("normalise", normalise, fix="Pass True to normalise every layer.")
         self._arguments = {
             "inputs": inputs,
             "width": width,

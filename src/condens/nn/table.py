@@ -65,7 +65,7 @@ class TableMLP(nn.Module):
         generator: Generator | None = None,
     ) -> None:
         super().__init__()
-        self.numeric = as_whole("numeric", numeric, 0)
+        self.numeric = as_whole("numeric", numeric, 0, fix="Pass the number of numeric columns.")
         self.categories = _sizes(categories)
         known = [size - 1 for size in self.categories]
         self.embeddings = nn.ParameterList(
