@@ -9,6 +9,7 @@ from torch import nn
 from condens import persistence
 from condens.errors import ModelFileError
 from condens.persistence.container import kind_of
+from condens.persistence.header import short
 
 if TYPE_CHECKING:
     from condens.estimator import MDNRegressor
@@ -35,8 +36,16 @@ def load(
     ...     type(load(f"{place}/model.condens")).__name__
     'MixtureNetwork'
     """
-    if kind_of(path) != "regressor":
+    kind = kind_of(path)
+    if kind == "network":
         return persistence.load(path, backbone=backbone)
+    if kind != "regressor":
+        raise ModelFileError(
+            f"{os.fspath(path)}: its kind",
+            got=f"is {short(kind)}",
+            expected="this condens knows 'network' and 'regressor'",
+            fix="Upgrade condens.",
+        )
     try:
         from condens.estimator.regressor import MDNRegressor
     except ModuleNotFoundError as error:

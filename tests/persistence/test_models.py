@@ -399,7 +399,7 @@ class TestOtherKinds:
                 load(tmp_path / "model")
             assert str(raised.value) == (
                 f"{tmp_path / 'model'}: its kind is {kind!r}, but a network was expected. Open it "
-                "with condens.load, which knows every kind of this version."
+                "with condens.load."
             )
 
 

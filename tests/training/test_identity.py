@@ -232,9 +232,9 @@ def test_hooks(tmp_path):
 @pytest.mark.parametrize(
     "transforms", [[Real(), Integer(0)], [Real(), Interval(-1.0, 99.0)]], ids=str
 )
-def test_maps(tmp_path, transforms):
+def test_transforms(tmp_path, transforms):
     trained(tmp_path, runs.network(transforms=[Real(), Positive(-1.0)]))
-    with pytest.raises(RunDirectoryError, match=r"see maps"):
+    with pytest.raises(RunDirectoryError, match=r"see transforms"):
         train(
             runs.network(transforms=transforms),
             (X, Y.round()),

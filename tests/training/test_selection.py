@@ -40,7 +40,7 @@ def test_finds_the_number_of_modes(count):
     assert all(a.n_components > b.n_components for a, b in pairwise(trials))
     accepted = next(trial for trial in trials if trial.n_components == count)
     assert accepted.worse <= accepted.standard_error
-    assert history.best_nll == pytest.approx(accepted.loss)
+    assert history.best_nll == pytest.approx(accepted.nll)
 
 
 @pytest.mark.parametrize("covariance", HEADS)

@@ -50,7 +50,7 @@ def test_what_is_refused_is_named(name):
             Settings(**{name: value})
         text = str(raised.value)
         assert text.startswith(f"{name} is "), (name, value)
-        assert " was expected. Change it, or leave it out." in text
+        assert " was expected. Leave it out for the default, " in text
         assert len(text) < 300
 
 

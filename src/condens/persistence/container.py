@@ -68,7 +68,10 @@ def store(path: str | os.PathLike[str], data: bytes) -> None:
     """Write bytes to a file, whole or not at all, or raise `ModelFileError`."""
     with naming(path):
         try:
-            write_whole(_target(Path(path)), data)
+            fault = cannot_hold(Path(path))
+            if fault is not None:
+                raise ModelFileError("the path", **fault)
+            write_whole(Path(path).resolve(), data)
         except (OSError, ValueError, RuntimeError) as error:  # the last: links in a circle
             reason = getattr(error, "strerror", None) or error
             raise ModelFileError(
@@ -96,15 +99,13 @@ def read(path: str | os.PathLike[str]) -> tuple[Document, Tensors]:
                     got="holds NaN or infinity",
                     expected="finite numbers were expected",
                 )
-        document: Document = record["document"]
-        return document, tensors
+        return record["document"], tensors
 
 
-def kind_of(path: str | os.PathLike[str]) -> str:
+def kind_of(path: str | os.PathLike[str]) -> object:
     """Return the kind of model that a file says it holds; whether it does, `read` checks."""
     with naming(path), _opened(path) as file:
-        _, header = _header(file)
-        return str(_record(header)[1]["document"].get("kind"))
+        return _record(_header(file)[1])[1]["document"].get("kind")
 
 
 @contextmanager
@@ -203,14 +204,6 @@ def _plain(name: str, tensor: Tensor) -> Tensor:
             fix="Train again from finite weights; keep masks out of the state (persistent=False).",
         )
     return tensor.detach().to("cpu", copy=True, memory_format=torch.contiguous_format)
-
-
-def _target(path: Path) -> Path:
-    """Return the regular file to write, which need not exist yet."""
-    fault = cannot_hold(path)
-    if fault is not None:
-        raise ModelFileError("the path", **fault)
-    return path.resolve()
 
 
 @contextmanager

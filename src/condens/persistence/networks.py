@@ -20,7 +20,7 @@ from condens.nn.backbones import BACKBONES
 from condens.nn.scaling import EMPTY, ConditionScaling, Standardiser
 from condens.persistence.container import naming, read, write
 from condens.persistence.header import canonical, reason, short
-from condens.transforms import TRANSFORMS, Transform, transform_from_dict
+from condens.transforms import TRANSFORMS, transform_from_dict
 
 Backbone = nn.Module | Callable[..., nn.Module]
 
@@ -63,7 +63,7 @@ def save(
             expected="a network of condens.nn was expected",
             fix="Pass the network itself; an MDNRegressor has a method save.",
         )
-    document = {"kind": KIND, "network": network_to_dict(network), "training": training or {}}
+    document = {"kind": KIND, "network": network_to_dict(network), "training": dict(training or {})}
     write(path, document, network.state_dict())
 
 
@@ -85,7 +85,7 @@ def load(path: str | os.PathLike[str], *, backbone: Backbone | None = None) -> D
                 "its kind",
                 got=f"is {short(document.get('kind'))}",
                 expected="a network was expected",
-                fix="Open it with condens.load, which knows every kind of this version.",
+                fix="Open it with condens.load.",
             )
         if document.keys() != {"kind", "network", "training"}:
             raise ModelFileError(
@@ -104,12 +104,11 @@ def network_to_dict(network: DensityNetwork) -> dict[str, Any]:
     """
     document = _describe(network)
     custom = tuple(f"{place}." for place in _custom_places(document))
-    own = {n: t for n, t in network.state_dict().items() if not n.startswith(custom)}
-    fault = _difference(_build(document).state_dict(), own) or _bad_scale(network)
+    known = {n: t for n, t in network.state_dict().items() if not n.startswith(custom)}
+    fault = _difference(_build(document).state_dict(), known) or _bad_scale(network)
     if fault is not None:
-        subject, got, expected = fault
         fix = "Save networks as condens makes them; what is special belongs in the backbone."
-        raise ArgumentError(subject, got=got, expected=expected, fix=fix)
+        raise ArgumentError(**fault, fix=fix)
     return document
 
 
@@ -133,23 +132,22 @@ def network_from_dict(
     >>> network_from_dict(network_to_dict(network), network.state_dict()).training
     False
     """
-    own = {n.removeprefix(prefix): t for n, t in tensors.items() if n.startswith(prefix)}
-    network = _checked(document, own)
-    custom = _custom_backbones(document, own, backbone)
+    tensors = _below(prefix, tensors)
+    network = _checked(document, tensors)
+    custom = _custom_backbones(document, tensors, backbone)
     expected = dict(network.state_dict())
     for place, module in custom.items():
         expected |= module.state_dict(prefix=f"{place}.")
-    fault = _difference(expected, own)
+    fault = _difference(expected, tensors)
+    if fault is None:
+        network.load_state_dict({name: tensors[name] for name in network.state_dict()}, assign=True)
+        fault = _bad_scale(network)
     if fault is not None:
-        raise ModelFileError(fault[0], got=fault[1], expected=fault[2])
-    network.load_state_dict({name: own[name] for name in network.state_dict()}, assign=True)
+        raise ModelFileError(**fault)
     for place, module in custom.items():
-        module.load_state_dict(_below(place, own))
-        _check_taken(place, module, own)
+        module.load_state_dict(_below(f"{place}.", tensors))
+        _check_taken(place, module, tensors)
         network.set_submodule(place, module)
-    fault = _bad_scale(network)
-    if fault is not None:
-        raise ModelFileError(fault[0], got=fault[1], expected=fault[2])
     return network.eval()
 
 
@@ -157,16 +155,20 @@ def _describe(network: nn.Module, *, made: bool = False) -> dict[str, Any]:
     """Return the document of a network; `_build` reads what this writes, and has just `made` it."""
     if type(network) is Ensemble:
         members = [_describe(member, made=made) for member in network.networks]
-        return {"kind": "ensemble", "members": members, "names": _listed(network.names)}
+        return {
+            "kind": "ensemble",
+            "members": members,
+            "names": None if network.names is None else list(network.names),
+        }
     # A class derived from these may compute something else.
     if type(network) is not MixtureNetwork:
         raise _unknown("model", network, "a MixtureNetwork or an Ensemble was expected")
     head, scaling = network.head, network.condition_scaling
     if HEADS.get(head.covariance) is not type(head):
         raise _unknown("head", head, f"one of {', '.join(HEADS)} was expected")
-    for own in network.transforms or ():
-        if TRANSFORMS.get(own.kind) is not type(own):
-            raise _unknown("transforms", own, f"one of {', '.join(TRANSFORMS)} was expected")
+    for transform in network.transforms or ():
+        if TRANSFORMS.get(transform.kind) is not type(transform):
+            raise _unknown("transforms", transform, f"one of {', '.join(TRANSFORMS)} was expected")
     return {
         "kind": "mixture",
         "backbone": _describe_backbone(network.backbone, made=made),
@@ -175,9 +177,9 @@ def _describe(network: nn.Module, *, made: bool = False) -> dict[str, Any]:
         "condition_codes": network.condition_codes,
         "transforms": None
         if network.transforms is None
-        else [own.to_dict() for own in network.transforms],
+        else [transform.to_dict() for transform in network.transforms],
         "dtype": str(network.dtype).removeprefix("torch."),
-        "names": _listed(network.names),
+        "names": None if network.names is None else list(network.names),
     }
 
 
@@ -188,22 +190,20 @@ def _build(document: Mapping[str, Any]) -> DensityNetwork:
         with torch.device("meta"):
             network: DensityNetwork = Ensemble(members)  # type: ignore[arg-type]
     else:
-        head = dict(document["head"])
+        head, transforms = dict(document["head"]), document["transforms"]
         with torch.device("meta"):
             network = MixtureNetwork(
                 _build_backbone(document["backbone"]),
                 HEADS[head.pop("covariance")](**head),
                 condition_columns=document["condition_columns"],
                 condition_codes=document["condition_codes"],
-                transforms=_transforms(document["transforms"]),
+                transforms=None
+                if transforms is None
+                else list(map(transform_from_dict, transforms)),
             )
         network.to(_DTYPES[document["dtype"]])
         network.names = check_names(document["names"], network.dimensions)
     return network
-
-
-def _transforms(document: list[dict[str, Any]] | None) -> list[Transform] | None:
-    return None if document is None else [transform_from_dict(values) for values in document]
 
 
 def _describe_backbone(backbone: nn.Module, *, made: bool) -> dict[str, Any]:
@@ -229,9 +229,9 @@ def _layers(module: nn.Module) -> list[tuple[str, type, str]]:
 
 
 def _build_backbone(document: Mapping[str, Any]) -> nn.Module:
-    to_dict = dict(document)
-    kind = to_dict.pop("kind")
-    made: nn.Module = nn.Identity() if kind == "custom" else BACKBONES[kind](**to_dict)
+    arguments = dict(document)
+    kind = arguments.pop("kind")
+    made: nn.Module = nn.Identity() if kind == "custom" else BACKBONES[kind](**arguments)
     return made
 
 
@@ -299,7 +299,7 @@ def _custom_backbones(
     made = {}
     for place in places:
         module = made[place] = _instance(backbone)
-        floats = {t.dtype for t in _below(place, tensors).values() if t.is_floating_point()}
+        floats = {t.dtype for t in _below(f"{place}.", tensors).values() if t.is_floating_point()}
         if len(floats) == 1:
             module.to(floats.pop())
     return made
@@ -334,60 +334,62 @@ def _check_taken(place: str, module: nn.Module, tensors: Mapping[str, Tensor]) -
                 f"tensor {short(name)}",
                 got="has a value of its own",
                 expected="the given backbone keeps another value for it",
-                fix="Pass a backbone that shares tensors only as the one that was saved does.",
+                fix="Pass a backbone that shares the same tensors as the saved one.",
             )
 
 
-def _below(place: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    start = f"{place}."
-    return {n.removeprefix(start): t for n, t in tensors.items() if n.startswith(start)}
+def _below(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {n.removeprefix(prefix): t for n, t in tensors.items() if n.startswith(prefix)}
 
 
 def _difference(
     expected: Mapping[str, Tensor], tensors: Mapping[str, Tensor]
-) -> tuple[str, str, str] | None:
-    """Return what is wrong with the first tensor that is not as expected."""
+) -> dict[str, str] | None:
+    """Return what is wrong with the first tensor that is not as expected, as parts of an error."""
     for name in sorted(expected.keys() | tensors.keys()):
-        if name not in tensors:
-            return f"tensor {short(name)}", "is missing", "the architecture has it"
-        if name not in expected:
-            return f"tensor {short(name)}", "is there", "the architecture has no such tensor"
-        ours, theirs = tensors[name], expected[name]
+        ours, theirs = tensors.get(name), expected.get(name)
+        if ours is None:
+            return _parts(f"tensor {short(name)}", "is missing", "the architecture has it")
+        if theirs is None:
+            return _parts(
+                f"tensor {short(name)}", "is there", "the architecture has no such tensor"
+            )
         if ours.shape != theirs.shape or ours.dtype != theirs.dtype:
-            came = f"has shape {list(ours.shape)} and {ours.dtype}"
-            return f"tensor {short(name)}", came, f"{list(theirs.shape)} and {theirs.dtype} fit"
+            got = f"has shape {list(ours.shape)} and {ours.dtype}"
+            expected_form = f"{list(theirs.shape)} and {theirs.dtype} fit"
+            return _parts(f"tensor {short(name)}", got, expected_form)
     return None
 
 
-def _bad_scale(network: nn.Module) -> tuple[str, str, str] | None:
+def _bad_scale(network: nn.Module) -> dict[str, str] | None:
+    """Return what is wrong with the first scaling that cannot be used, as parts of an error."""
     for name, module in network.named_modules():
-        if isinstance(module, Standardiser) and not bool((module.scale > 0).all()):
-            return f"{name}.scale", "is not above zero", "a scale divides"
-        if isinstance(module, Standardiser) and (
-            bool((module.location[module.free :] != 0).any())
-            or bool((module.scale[module.free :] != 1).any())
-        ):
-            return name, "changes codes", "categories stay as they are"
+        if isinstance(module, Standardiser):
+            codes = slice(module.free, None)
+            if not bool((module.scale > 0).all()):
+                return _parts(f"{name}.scale", "is not above zero", "a scale divides")
+            if bool(((module.location[codes] != 0) | (module.scale[codes] != 1)).any()):
+                return _parts(name, "changes codes", "categories stay as they are")
         if isinstance(module, ConditionScaling) and not _is_range(module):
-            return name, "has bounds that are no range", "lower ≤ upper was expected"
+            return _parts(name, "has bounds that are no range", "lower ≤ upper was expected")
     return None
+
+
+def _parts(subject: str, got: str, expected: str) -> dict[str, str]:
+    return {"subject": subject, "got": got, "expected": expected}
 
 
 def _is_range(scaling: ConditionScaling) -> bool:
-    """Tell whether every column has a range or an empty one; codes have none."""
+    """Return whether every column has a range or an empty one; codes have none."""
     empty = (scaling.lower == EMPTY) & (scaling.upper == -EMPTY)
     whole = empty | (scaling.lower <= scaling.upper)
     return bool(whole.all() & empty[scaling.free :].all())
 
 
-def _listed(names: tuple[str, ...] | None) -> list[str] | None:
-    return None if names is None else list(names)
-
-
-def _unknown(argument: str, came: object, expected: str) -> ArgumentError:
+def _unknown(argument: str, value: object, expected: str) -> ArgumentError:
     return ArgumentError(
         argument,
-        got=f"is {type(came).__name__}",
+        got=f"is {type(value).__name__}",
         expected=expected,
         fix="Use one of these; what is special belongs in the backbone.",
     )

@@ -5,6 +5,7 @@ import io
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, fields
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from condens.errors import (
@@ -162,10 +163,6 @@ def _text(name: str, value: Any) -> str:
     return str(value)
 
 
-def _whole(name: str, value: Any) -> int:
-    return as_whole(name, value, fix=_FIX)
-
-
 def _number(name: str, value: Any) -> float:
     return as_real(name, decode_float(value), fits=lambda _: True, fix=_FIX)
 
@@ -180,7 +177,7 @@ def _list(name: str, value: Any, each: Callable[[str, Any], Any]) -> list[Any]:
 
 # By the type of a field, its plain value.
 _CHECKS: Mapping[Any, Callable[[str, Any], Any]] = {
-    int: _whole,
+    int: partial(as_whole, fix=_FIX),
     float: _number,
     str: _text,
     list[float]: lambda name, value: _list(name, value, _number),

@@ -200,7 +200,8 @@ class _Loop:
                     epoch = self._epoch()
                 if epoch is None:
                     continue
-                self._log(epoch)
+                if self.directory is not None:
+                    self.directory.log(vars(epoch))
                 self._call(callbacks, epoch)
                 if line is not None:
                     line.show(epoch)
@@ -242,7 +243,8 @@ class _Loop:
         """Go through the rest of an epoch; return it, or None where it was interrupted."""
         position, began = self.state.position, time.monotonic()
         spent, seed = position.seconds, self.settings.seed
-        if not position.batch and self._sound():
+        last = self.history.epochs[-1:]
+        if not position.batch and all(math.isfinite(epoch.validation_nll) for epoch in last):
             self.state.keep_good()
         self.network.train()
         for batch in self.batches.shuffled(seed, position.epoch, position.batch, self.batch_size):
@@ -254,10 +256,6 @@ class _Loop:
             if self.interrupted.is_set():
                 return None
         return self._close_epoch()
-
-    def _sound(self) -> bool:
-        """Whether the last epoch, if any, left weights worth returning to."""
-        return not self.history.epochs or math.isfinite(self.history.epochs[-1].validation_nll)
 
     def _step(self, batch: Rows) -> None:
         """Take a step, or skip it where its numbers are not finite."""
@@ -389,10 +387,6 @@ class _Loop:
     def _diagnose(self) -> Diagnosis:
         with self._loan():
             return diagnose(self.network, *self.validation.rows[:2])
-
-    def _log(self, epoch: Epoch) -> None:
-        if self.directory is not None:
-            self.directory.log(vars(epoch))
 
     def _save(self) -> None:
         if self.directory is not None:

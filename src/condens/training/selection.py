@@ -130,9 +130,7 @@ def reduce_components(
         epochs = math.ceil(settings.epochs / 3)
         again = replace(settings, start="keep", bound=None, epochs=epochs, warmup_steps=20)
         smaller, failed = network, 0
-        while smaller.head.n_components > 1 and failed < MAX_FAILURES:
-            if interrupted.is_set():
-                break
+        while smaller.head.n_components > 1 and failed < MAX_FAILURES and not interrupted.is_set():
             with loan(network, generator):
                 smaller = _without(smaller, held_out)
             history, losses = fit(smaller, again)

@@ -3,11 +3,11 @@
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields
+from functools import partial
 from typing import Any, Literal
 
 from condens.errors import ArgumentError
 from condens.scalars import (
-    MAX_INT64,
     as_choice,
     as_fraction,
     as_real,
@@ -75,7 +75,7 @@ class Settings:
     def __post_init__(self) -> None:
         for field in fields(self):
             fix = f"Leave it out for the default, {field.default!r}."
-            plain = _CHECKS[field.name](field.name, getattr(self, field.name), fix)
+            plain = _CHECKS[field.name](field.name, getattr(self, field.name), fix=fix)
             object.__setattr__(self, field.name, plain)
 
     def __repr__(self) -> str:
@@ -145,60 +145,49 @@ expected. Pass Settings(epochs=5).
         )
 
 
-# Of a name, a value and what to do where it is wrong; returns the plain value.
-Check = Callable[[str, Any, str], Any]
-
-
-def _whole(least: int, most: int = MAX_INT64) -> Check:
-    return lambda name, value, fix: as_whole(name, value, least, most, fix=fix)
-
-
-def _real(expected: str, fits: Callable[[float], bool]) -> Check:
-    return lambda name, value, fix: as_real(name, value, f"{expected} was expected", fits, fix=fix)
-
-
-def _fraction(name: str, value: Any, fix: str) -> float:
-    return as_fraction(name, value, fix=fix)
-
-
-def _choice(*choices: str | None) -> Check:
-    return lambda name, value, fix: as_choice(name, value, choices, fix=fix)
+# Of a name, a value and, as `fix`, what to do where it is wrong; returns the plain value.
+Check = Callable[..., Any]
 
 
 def _or_rule(check: Check, expected: str) -> Check:
-    def checked(name: str, value: Any, fix: str) -> Any:
+    def checked(name: str, value: Any, *, fix: str) -> Any:
         if isinstance(value, str) and value == "rule":
             return "rule"
         try:
-            return check(name, value, fix)
+            return check(name, value, fix=fix)
         except ArgumentError:
             raise refused(name, value, f'{expected}, or "rule", was expected', fix) from None
 
     return checked
 
 
-_POSITIVE = _real("a finite number above 0", lambda x: 0 < x < math.inf)
-_NOT_NEGATIVE = _real("a finite number from 0", lambda x: 0 <= x < math.inf)
+_FROM_0, _FROM_1 = partial(as_whole, least=0), partial(as_whole, least=1)
+_POSITIVE = partial(
+    as_real, expected="a finite number above 0 was expected", fits=lambda x: 0 < x < math.inf
+)
+_NOT_NEGATIVE = partial(
+    as_real, expected="a finite number from 0 was expected", fits=lambda x: 0 <= x < math.inf
+)
 _NOISE = _or_rule(_NOT_NEGATIVE, "a finite number from 0")
 
 _CHECKS: Mapping[str, Check] = {
-    "epochs": _whole(1),
-    "batch_size": _or_rule(_whole(1), "a whole number from 1"),
+    "epochs": _FROM_1,
+    "batch_size": _or_rule(_FROM_1, "a whole number from 1"),
     "learning_rate": _POSITIVE,
-    "schedule": _choice("cosine", "plateau", "constant"),
-    "warmup_steps": _whole(0),
+    "schedule": partial(as_choice, choices=("cosine", "plateau", "constant")),
+    "warmup_steps": _FROM_0,
     "weight_decay": _NOT_NEGATIVE,
-    "clip": _real("a number above 0", lambda x: x > 0),
+    "clip": partial(as_real, expected="a number above 0 was expected", fits=lambda x: x > 0),
     "condition_noise": _NOISE,
     "target_noise": _NOISE,
-    "average": _fraction,
-    "validation_fraction": _fraction,
-    "patience": _whole(1),
-    "bound": _choice(None, "weighted", "uniform", "printed"),
-    "bound_epochs": _whole(0),
+    "average": as_fraction,
+    "validation_fraction": as_fraction,
+    "patience": _FROM_1,
+    "bound": partial(as_choice, choices=(None, "weighted", "uniform", "printed")),
+    "bound_epochs": _FROM_0,
     "entropy": _NOT_NEGATIVE,
-    "start": _choice("data", "zero", "keep"),
-    "autocast": lambda name, value, fix: as_truth(name, value, fix=fix),
+    "start": partial(as_choice, choices=("data", "zero", "keep")),
+    "autocast": as_truth,
     # The range of torch's generators.
-    "seed": _whole(-(2**63), 2**64 - 1),
+    "seed": partial(as_whole, least=-(2**63), most=2**64 - 1),
 }
