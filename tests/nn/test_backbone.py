@@ -97,24 +97,53 @@ def test_unknown_activation_is_named():
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ({"inputs": 0}, "inputs is 0, but at least 1 was expected. Change it."),
-        ({"width": 0}, "width is 0, but at least 1 was expected. Change it."),
-        ({"depth": 0}, "depth is 0, but at least 1 was expected. Change it."),
+        (
+            {"inputs": 0},
+            "inputs is 0, but at least 1 was expected. Pass the number of condition columns.",
+        ),
+        (
+            {"width": 0},
+            "width is 0, but at least 1 was expected. Pass the number of units in a hidden layer.",
+        ),
+        (
+            {"depth": 0},
+            "depth is 0, but at least 1 was expected. Pass the number of hidden layers.",
+        ),
         (
             {"dropout": 1.0},
-            "dropout is 1.0, but a share from 0 to below 1 was expected. Change it.",
+            "dropout is 1.0, but a fraction from 0 to below 1 was expected. Pass 0 for no dropout.",
         ),
-        ({"inputs": 2.0}, "inputs is 2.0, but a whole number was expected. Change it."),
-        ({"width": "8"}, "width is '8', but a whole number was expected. Change it."),
-        ({"width": None}, "width is None, but a whole number was expected. Change it."),
-        ({"depth": True}, "depth is True, but a whole number was expected. Change it."),
-        ({"depth": math.nan}, "depth is nan, but a whole number was expected. Change it."),
-        ({"normalise": 1}, "normalise is 1, but True or False was expected. Change it."),
-        ({"dropout": "0.1"}, "dropout is '0.1', but a number was expected. Change it."),
-        ({"dropout": True}, "dropout is True, but a number was expected. Change it."),
+        (
+            {"inputs": 2.0},
+            "inputs is 2.0, but a whole number was expected. Pass the number of condition columns.",
+        ),
+        (
+            {"width": "8"},
+            "width is '8', but a whole number was expected. "
+            "Pass the number of units in a hidden layer.",
+        ),
+        (
+            {"width": None},
+            "width is None, but a whole number was expected. "
+            "Pass the number of units in a hidden layer.",
+        ),
+        (
+            {"depth": True},
+            "depth is True, but a whole number was expected. Pass the number of hidden layers.",
+        ),
+        (
+            {"depth": math.nan},
+            "depth is nan, but a whole number was expected. Pass the number of hidden layers.",
+        ),
+        (
+            {"normalise": 1},
+            "normalise is 1, but True or False was expected. Pass True to normalise every layer.",
+        ),
+        ({"dropout": "0.1"}, "dropout is '0.1', but a number was expected. Pass 0 for no dropout."),
+        ({"dropout": True}, "dropout is True, but a number was expected. Pass 0 for no dropout."),
         (
             {"dropout": math.nan},
-            "dropout is nan, but a share from 0 to below 1 was expected. Change it.",
+            "dropout is nan, but a fraction from 0 to below 1 was expected. Pass 0 for no dropout.",
         ),
         (
             {"activation": ["silu"]},
@@ -123,7 +152,8 @@ def test_unknown_activation_is_named():
         ),
         (
             {"dropout": -0.1},
-            "dropout is -0.1, but a share from 0 to below 1 was expected. Change it.",
+            "dropout is -0.1, but a fraction from 0 to below 1 was expected. "
+            "Pass 0 for no dropout.",
         ),
     ],
 )

@@ -91,7 +91,7 @@ def test_each_column_has_its_own_codes():
         (
             lambda: TableMLP(-1, [2]),
             ArgumentError,
-            "numeric is -1, but at least 0 was expected. Change it.",
+            "numeric is -1, but at least 0 was expected. Pass the number of numeric columns.",
         ),
         (
             lambda: TableMLP(1, []),

@@ -364,7 +364,7 @@ class TestBackbone:
 
     def test_that_is_not_needed(self, tmp_path):
         save(files.small(), tmp_path / "model")
-        with pytest.raises(ArgumentError, match=r"^backbone was given, but the file knows its own"):
+        with pytest.raises(ArgumentError, match=r"^backbone was given, but the file describes its"):
             load(tmp_path / "model", backbone=files.Convolution)
 
     @pytest.mark.parametrize("backbone", [3, lambda: 3], ids=["number", "function"])

@@ -86,7 +86,7 @@ def from_document(
     backbone: Callable[[int], nn.Module] | None,
 ) -> Any:
     """Return the regressor; raise `ModelFileError` where the document makes none."""
-    given = {key: value for key, value in document.items() if key not in ("kind", "training")}
+    given = {key: value for key, value in document.items() if key != "kind"}
     if given.keys() != _FIELDS:
         raise _damaged(f"has {short(sorted(document))}", f"{sorted(_FIELDS)} were expected")
     try:

@@ -188,13 +188,13 @@ def _plain(name: str, tensor: Tensor) -> Tensor:
             expected="a file holds numbers one by one",
             fix="Make it a dense tensor with values first.",
         )
-    # The format's own word, and letters that no encoding has.
+    # A reserved name of safetensors, and letters that UTF-8 cannot encode.
     if name == "__metadata__" or name != name.encode(errors="ignore").decode():
         raise ArgumentError(
             "a tensor",
             got=f"has the name {name!r}",
-            expected="a file cannot hold it under that",
-            fix="Rename it.",
+            expected="safetensors cannot hold that name",
+            fix="Rename the attribute of the module.",
         )
     if tensor.is_floating_point() and not bool(tensor.isfinite().all()):
         raise NotFiniteError(

@@ -222,7 +222,7 @@ def _describe_backbone(backbone: nn.Module, *, made: bool) -> dict[str, Any]:
 def _layers(module: nn.Module) -> list[tuple[str, type, str]]:
     """Return what a module consists of, in any precision and on any device."""
     return [
-        # A list of parameters tells both, and is compared tensor by tensor anyway.
+        # The extra_repr of a list of parameters has both; its tensors are compared anyway.
         (name, type(m), "" if isinstance(m, nn.ParameterList) else m.extra_repr())
         for name, m in module.named_modules()
     ]
@@ -239,8 +239,8 @@ def _checked(document: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Dens
     """Build the network of a document that nothing is known of."""
     elements, left = sum(tensor.numel() for tensor in tensors.values()), len(tensors)
     for name, value in _sizes("", document):
-        # No size is larger than the numbers there are, and every layer, head and scaling has
-        # tensors of its own: what is built is no larger than what the file holds.
+        # No size exceeds the count of numbers in the file, and every layer, head and scaling
+        # has tensors: what is built is no larger than what the file holds.
         most = left // 2 if name == "depth" else elements
         if not 0 <= value <= most or left < 0:
             raise ModelFileError(
@@ -294,7 +294,10 @@ def _custom_backbones(
     places = _custom_places(document)
     if backbone is not None and not places:
         raise ArgumentError(
-            "backbone", got="was given", expected="the file knows its own", fix="Leave it out."
+            "backbone",
+            got="was given",
+            expected="the file describes its backbone",
+            fix="Leave it out.",
         )
     made = {}
     for place in places:

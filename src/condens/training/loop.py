@@ -64,14 +64,14 @@ def train(
 ) -> History:
     """Fit a network to rows by maximum likelihood; return the history of the run.
 
-    The network ends with the best averaged weights on the validation rows. It never ends
-    with NaN: a step whose loss or gradient is not finite is left out; after several in a row
-    the weights return to the last good ones and the rate falls; and if that does not help, a
-    `TrainingError` says where, with the best weights so far in the network.
+    The network ends with the averaged weights that are best on the validation rows, never with
+    NaN: a step whose loss or gradient is not finite is skipped; after several in a row the
+    weights return to the last good ones and the rate falls; if that does not help, training
+    raises a `TrainingError` and leaves the best weights so far in the network.
 
     Args:
-        network: trained in place, whatever the mode of autograd around; it ends in evaluation
-            mode. What `requires_grad` is off for stays as it is.
+        network: trained in place, also under `torch.no_grad`; it ends in evaluation mode.
+            Parameters without `requires_grad` stay as they are.
         data: `Rows`, or (condition, target) or (condition, target, weights). An entry of the
             target that is NaN was not observed; a row with none observed is left out.
         settings: see `Settings`.
@@ -88,10 +88,10 @@ def train(
     Ctrl-C stops after the batch, with a warning, the state saved and
     `history.stopped == "interrupted"`; a second one stops at once.
 
-    Runs in threads give the bytes they give alone, and torch's own generator is left as it was:
-    everything random comes from a generator of the run. Modules and hooks of others may draw
-    from torch's, so a network that has some borrows it for every step, seeded by the run; such
-    steps wait for one another, and other threads should not draw from it meanwhile.
+    Runs in threads give the same bytes as alone, and torch's global generator is left as it was:
+    everything random comes from a generator of the run. Modules that condens does not know, and
+    hooks, may draw from the global one; a network with some borrows it for every step, seeded by
+    the run. Such steps wait for one another, and other threads should not draw from it meanwhile.
     """
     settings = Settings.given(settings)
     _check_network(network)
@@ -124,7 +124,7 @@ def train(
 
 @contextmanager
 def gradients() -> Iterator[None]:
-    """Compute gradients, whether or not the caller does."""
+    """Enable gradients, whether or not the caller does."""
     with torch.inference_mode(False), torch.enable_grad():
         yield
 
