@@ -104,15 +104,19 @@ class TargetTransformWarning(CondensWarning):
 
 
 class CollapsedComponentsWarning(CondensWarning):
-    """Components that are as narrow as their floor allows, or all but equal to one another."""
+    """All components are alike: one would give the same density."""
 
 
 class UnusedComponentsWarning(CondensWarning):
-    """Components with hardly any weight anywhere."""
+    """One component has nearly all the weight."""
 
 
-class TrainingWarning(CondensWarning):
-    """Training that left out steps, or returned to earlier weights."""
+class UnexplainedRowsWarning(CondensWarning):
+    """Validation rows that lie far out in every component."""
+
+
+class IllConditionedWarning(CondensWarning):
+    """A covariance that is nearly singular."""
 
 
 class InterruptedWarning(CondensWarning):

@@ -1,4 +1,4 @@
-"""Files that are written whole or not at all, and never through a link that lies in the way."""
+"""Atomic writes of whole files, never through a symbolic link."""
 
 import errno
 import os
@@ -11,7 +11,7 @@ from secrets import token_hex
 if os.name == "posix":
     import fcntl
 
-# What is being written lies beside its place, under a name that says whose it is.
+# Files being written lie beside their place, under a name by which condens knows them.
 _PART = re.compile(r"\.condens-[0-9a-f]{16}\.part")
 _NO_LINK = getattr(os, "O_NOFOLLOW", 0)
 # A pipe that nobody writes to is opened at once, and then refused.
@@ -19,7 +19,7 @@ _NO_WAIT = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
 
 
 def cannot_hold(path: Path) -> dict[str, str] | None:
-    """Return why no file can be written at a path, as the parts of an error message.
+    """Return why no file can be written at a path, as parts of an error; None if one can.
 
     >>> cannot_hold(Path("/"))
     {'got': 'is a directory', 'expected': 'a regular file was expected', 'fix': 'Name a file.'}
@@ -38,15 +38,15 @@ def cannot_hold(path: Path) -> dict[str, str] | None:
         return {
             "got": "is in no directory",
             "expected": f"{path.parent} was expected to be one",
-            "fix": "Make it first.",
+            "fix": "Make that directory first.",
         }
     return None
 
 
 def open_regular(path: Path, flags: int = os.O_RDONLY, *, follow: bool = True) -> int:
-    """Open a regular file, and return its descriptor; all else raises `OSError`.
+    """Open a regular file and return its descriptor; raise `OSError` for pipes and devices.
 
-    A pipe or a device may never answer. Where a link is not to be followed, one is refused.
+    Reading from those might never end. Without `follow`, symbolic links are refused too.
     """
     descriptor = os.open(path, flags | _NO_WAIT | (0 if follow else _NO_LINK), 0o666)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
@@ -59,7 +59,8 @@ def write_whole(path: Path, data: bytes) -> None:
     """Write to a new file beside its place, synced, move it there, and sync the directory.
 
     A full disk, an error or an interruption leaves what was at `path`, and nothing else; what a
-    killed writer left goes with the next write in that directory. A link at `path` is replaced.
+    killed writer left is removed by the next write in that directory. A link at `path` is
+    replaced.
 
     >>> from tempfile import TemporaryDirectory
     >>> with TemporaryDirectory() as place:
@@ -71,7 +72,7 @@ def write_whole(path: Path, data: bytes) -> None:
     part, descriptor = _new_part(path.parent)
     try:
         with os.fdopen(descriptor, "wb") as file:
-            # A file kept private stays private, where files have permissions of their own.
+            # A private file stays private, on systems whose files have permissions.
             with suppress(OSError, AttributeError):
                 os.fchmod(descriptor, stat.S_IMODE(path.lstat().st_mode))
             file.write(data)
@@ -100,23 +101,23 @@ def append(path: Path, data: bytes) -> None:
 
 
 def _new_part(directory: Path) -> tuple[Path, int]:
-    """Return a file that was not there, locked for as long as its writer lives."""
+    """Create a file under a new name, locked for as long as its writer lives."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
     while True:
         part = directory / f".condens-{token_hex(8)}.part"
         descriptor = open_regular(part, flags, follow=False)
         if os.name != "posix":
             return part, descriptor
-        with suppress(OSError):  # some file systems know no locks
+        with suppress(OSError):  # some file systems have no locks
             fcntl.flock(descriptor, fcntl.LOCK_EX)
-        # Another writer may have taken it for a dead one's before it was locked.
+        # Before it was locked, another writer may have removed it as a dead one's.
         if os.fstat(descriptor).st_nlink:
             return part, descriptor
         os.close(descriptor)
 
 
 def _remove_parts(directory: Path) -> None:
-    """Remove what killed writers left: our own files that nobody holds a lock on."""
+    """Remove what killed writers left: files of condens that nobody holds a lock on."""
     if os.name != "posix":
         return
     with suppress(OSError), os.scandir(directory) as entries:

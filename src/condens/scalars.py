@@ -1,7 +1,7 @@
-"""Checks of single numbers and words: what a user passes becomes a plain value of Python.
+"""Checks of single numbers and words: what a user passes becomes a plain Python value.
 
 Plain values go into a file and come back equal: numpy's numbers become Python's, a whole number
-where a real one belongs becomes a float, and a truth value is no number.
+where a real one belongs becomes a float, and a truth value is not a number.
 """
 
 import math
@@ -12,21 +12,21 @@ from typing import Any
 
 from condens.errors import ArgumentError
 
-# What torch counts with.
-LARGEST = 2**63 - 1
-CHANGE = "Change it."
-# How numbers that JSON lacks are written.
-_WORDS = {"inf": math.inf, "-inf": -math.inf, "nan": math.nan}
+# The largest integer of torch.
+MAX_INT64 = 2**63 - 1
+# Numbers that JSON lacks, and how they are written.
+_NUMBER_WORDS = {"inf": math.inf, "-inf": -math.inf, "nan": math.nan}
 
 
 def as_whole(
-    name: str, value: Any, least: int = -LARGEST, most: int = LARGEST, *, fix: str = CHANGE
+    name: str, value: Any, least: int = -MAX_INT64, most: int = MAX_INT64, *, fix: str
 ) -> int:
     """Return a whole number as an int.
 
-    >>> as_whole("depth", 0, 1)
+    >>> as_whole("depth", 0, 1, fix="Pass the number of hidden layers.")
     Traceback (most recent call last):
-    condens.errors.ArgumentError: depth is 0, but at least 1 was expected. Change it.
+    condens.errors.ArgumentError: depth is 0, but at least 1 was expected. Pass the number of \
+hidden layers.
     """
     if isinstance(value, bool) or not isinstance(value, Integral):
         raise refused(name, value, "a whole number was expected", fix)
@@ -44,11 +44,11 @@ def as_real(
     expected: str = "a finite number was expected",
     fits: Callable[[float], bool] = math.isfinite,
     *,
-    fix: str = CHANGE,
+    fix: str,
 ) -> float:
     """Return a number that fits as a float.
 
-    >>> as_real("lower", -5)
+    >>> as_real("lower", -5, fix="Pass the least target.")
     -5.0
     """
     if isinstance(value, bool) or not isinstance(value, Real):
@@ -62,57 +62,62 @@ def as_real(
     return number
 
 
-def as_fraction(name: str, value: Any, *, fix: str = CHANGE) -> float:
-    """Return a share of a whole, from 0 to below 1.
+def as_fraction(name: str, value: Any, *, fix: str) -> float:
+    """Return a fraction, from 0 to below 1.
 
-    >>> as_fraction("dropout", 0)
+    >>> as_fraction("dropout", 0, fix="Pass 0 for none.")
     0.0
     """
-    expected = "a share from 0 to below 1 was expected"
+    expected = "a fraction from 0 to below 1 was expected"
     return as_real(name, value, expected, lambda number: 0 <= number < 1, fix=fix)
 
 
-def as_truth(name: str, value: Any, *, fix: str = CHANGE) -> bool:
-    """Return a truth value of Python's or numpy's as a bool."""
-    # By name: this layer does not import numpy, whose truth values are no bool.
-    if type(value).__name__ not in ("bool", "bool_"):
+def as_truth(name: str, value: Any, *, fix: str) -> bool:
+    """Return a truth value of Python or numpy as a bool."""
+    if not is_truth(value):
         raise refused(name, value, "True or False was expected", fix)
     return bool(value)
 
 
-def as_choice(name: str, value: Any, choices: tuple[str | None, ...], *, fix: str = CHANGE) -> Any:
-    """Return the choice that a word, or None, is."""
+def is_truth(value: object) -> bool:
+    """Return whether a value is True or False, of Python or numpy."""
+    # By name: this layer does not import numpy, whose truth values are no bool.
+    return type(value).__name__ in ("bool", "bool_")
+
+
+def as_choice(name: str, value: Any, choices: tuple[str | None, ...], *, fix: str) -> Any:
+    """Return the choice that equals a word, or None."""
     for choice in choices:
         if value is choice or (isinstance(value, str) and value == choice):
             return choice
     raise refused(name, value, f"one of {choices} was expected", fix)
 
 
-def spelt(value: Any) -> Any:
+def encode_floats(value: Any) -> Any:
     """Return a value with the numbers that JSON lacks as words.
 
-    >>> spelt({"clip": float("inf"), "usage": [0.5, float("nan")]})
+    >>> encode_floats({"clip": float("inf"), "usage": [0.5, float("nan")]})
     {'clip': 'inf', 'usage': [0.5, 'nan']}
     """
     if isinstance(value, Mapping):
-        return {key: spelt(part) for key, part in value.items()}
+        return {key: encode_floats(part) for key, part in value.items()}
     if isinstance(value, list | tuple):
-        return [spelt(part) for part in value]
+        return [encode_floats(part) for part in value]
     return str(float(value)) if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def unspelt(value: Any) -> Any:
-    """Return the number that a word of `spelt` stands for, and anything else as it is.
+def decode_float(value: Any) -> Any:
+    """Return the number that a word of `encode_floats` stands for, and anything else as it is.
 
-    >>> unspelt("inf"), unspelt("rule"), unspelt(3)
+    >>> decode_float("inf"), decode_float("rule"), decode_float(3)
     (inf, 'rule', 3)
     """
-    return _WORDS.get(value, value) if isinstance(value, str) else value
+    return _NUMBER_WORDS.get(value, value) if isinstance(value, str) else value
 
 
-def refused(name: str, value: Any, expected: str, fix: str = CHANGE) -> ArgumentError:
-    """Return the error for a value, which may be one that cannot be printed."""
-    # Python spells no integer of thousands of digits.
+def refused(name: str, value: Any, expected: str, fix: str) -> ArgumentError:
+    """Return the error for a value, which may be too long to print."""
+    # Python prints no integer of thousands of digits.
     huge = isinstance(value, int) and value.bit_length() > 200
     text = f"about 2^{value.bit_length()}" if huge else reprlib.repr(value)
     return ArgumentError(name, got=f"is {text}", expected=expected, fix=fix)

@@ -3,16 +3,12 @@
 import hashlib
 import json
 import struct
-from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 import torch
 from torch import nn
 
-from condens.errors import ModelFileError
-from condens.nn import DensityNetwork, Ensemble, FullHead, MixtureNetwork
-from condens.persistence import network_from_dict, network_to_dict
+from condens.nn import Ensemble, FullHead, MixtureNetwork
 
 KINDS = {"F64": "float64", "F32": "float32", "I64": "int64", "BOOL": "bool"}
 
@@ -75,26 +71,6 @@ def predictions(network, rows=20):
         parts = [mixture.log_prob(y), mixture.mean, mixture.covariance_matrix, mixture.logits]
         parts.append(network.loss(x, y).double())
     return mixture.names, [part.contiguous().numpy().tobytes() for part in parts]
-
-
-@dataclass
-class Toy:
-    """A model of another kind, as the estimator is one."""
-
-    kind: ClassVar[str] = "toy"
-    network: DensityNetwork
-    level: float
-
-    def to_document(self):
-        document = {"inner": network_to_dict(self.network), "level": self.level}
-        return document, self.network.state_dict(prefix="inner.")
-
-    @classmethod
-    def from_document(cls, document, tensors, *, backbone=None):
-        if document["level"] > 1:
-            raise ModelFileError("the level is above one.")
-        inner = network_from_dict(document["inner"], tensors, prefix="inner.", backbone=backbone)
-        return cls(inner, document["level"])
 
 
 def canonical(value):

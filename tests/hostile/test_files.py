@@ -438,7 +438,7 @@ def run_state():
 
         with suppress(KeyboardInterrupt):
             train(network_of(), (x, x.sin()), Settings(epochs=4), directory=folder,
-                  checkpoint_seconds=0.0, callback=callback)  # fmt: skip
+                  checkpoint_seconds=0.0, callbacks=callback)  # fmt: skip
         return x, {file.name: file.read_bytes() for file in folder.iterdir()}
 
 

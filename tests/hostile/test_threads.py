@@ -153,7 +153,7 @@ def test_interrupts(d):
                 pair = torch.from_numpy(x), torch.from_numpy(y)
                 if kind == "choose":
                     chosen = choose_components(lambda k: MixtureNetwork.of(2, 2, n_components=k, width=8), pair,
-                                      settings, most=4)  # fmt: skip
+                                      settings, max_components=4)  # fmt: skip
                 else:
                     network = MixtureNetwork.of(2, 2, n_components=2, width=8)
                     history = train(network, pair, settings, directory=folder)

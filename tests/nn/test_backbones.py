@@ -111,7 +111,7 @@ FIXES = {
         ({"depth": 0}, "depth is 0, but at least 1 was expected."),
         (
             {"dropout": 1.0},
-            "dropout is 1.0, but a share from 0 to below 1 was expected.",
+            "dropout is 1.0, but a fraction from 0 to below 1 was expected.",
         ),
         ({"inputs": 2.0}, "inputs is 2.0, but a whole number was expected."),
         ({"width": "8"}, "width is '8', but a whole number was expected."),
@@ -123,7 +123,7 @@ FIXES = {
         ({"dropout": True}, "dropout is True, but a number was expected."),
         (
             {"dropout": math.nan},
-            "dropout is nan, but a share from 0 to below 1 was expected.",
+            "dropout is nan, but a fraction from 0 to below 1 was expected.",
         ),
         (
             {"activation": ["silu"]},
@@ -132,7 +132,7 @@ FIXES = {
         ),
         (
             {"dropout": -0.1},
-            "dropout is -0.1, but a share from 0 to below 1 was expected.",
+            "dropout is -0.1, but a fraction from 0 to below 1 was expected.",
         ),
     ],
 )

@@ -12,7 +12,7 @@ from condens.nn import MLP, Ensemble, MixtureNetwork, Standardiser, TableMLP
 from condens.nn.backbones import backbone_from_dict, embedding_size
 from condens.training import Settings, train
 from condens.training.batches import Noise
-from condens.training.identity import identity
+from condens.training.run_directory import identity
 
 
 def rows(count, numeric, categories, seed=0):
@@ -230,7 +230,7 @@ def test_a_run_that_stopped_goes_on_as_if_it_had_not(tmp_path):
         network = MixtureNetwork.of(2, 1, n_components=2, width=8, categories=[4])
         settings = Settings(epochs=3, condition_noise=0.1)
         options = {"directory": directory, "checkpoint_seconds": 0.0, "progress": False}
-        train(network, shifted(300), settings, callback=callback, **options)
+        train(network, shifted(300), settings, callbacks=callback, **options)
         return network.state_dict()
 
     with pytest.raises(InterruptedError):

@@ -121,7 +121,7 @@ def test_resumed_training_gives_the_same_bytes(tmp_path, transforms):
             settings,
             directory=tmp_path,
             checkpoint_seconds=0,
-            callback=kill,
+            callbacks=kill,
         )
     resumed = network_of(transforms)
     train(resumed, (condition, target), settings, directory=tmp_path)

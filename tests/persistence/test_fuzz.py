@@ -100,7 +100,7 @@ def test_many(tmp_path, kind, mutate, seed):
 AUDITED = """
 import random, sys
 from pathlib import Path
-import model_files as files, mutants
+from helpers import model_files as files, mutants
 from condens.errors import ModelFileError
 from condens.persistence import load, save
 

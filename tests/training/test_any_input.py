@@ -10,7 +10,7 @@ from torch import nn
 from torch.testing import assert_close
 
 from condens import MDNRegressor
-from condens.errors import ArgumentError, CondensError, KindError
+from condens.errors import ArgumentError, KindError
 from condens.inference import posterior
 from condens.nn import HEADS, Ensemble, FullHead, MixtureNetwork
 from condens.training import Settings, choose_components, train
@@ -78,9 +78,9 @@ class TestModesOfAutograd:
         def make(count):
             return MixtureNetwork.of(2, 2, n_components=count, width=8)
 
-        expected = choose_components(make, rows(), SHORT, most=2)
+        expected = choose_components(make, rows(), SHORT, max_components=2)
         with mode():
-            found = choose_components(make, rows(), SHORT, most=2)
+            found = choose_components(make, rows(), SHORT, max_components=2)
         assert found.trials == expected.trials
 
     def test_networks_made_in_inference_mode_are_refused(self):
@@ -144,7 +144,7 @@ class TestFrozen:
         with pytest.raises(ArgumentError) as raised:
             train(network, rows(), SHORT)
         assert str(raised.value) == (
-            "network has a head whose bias is frozen, but start='data' would place it anew. "
+            "network has a head whose bias is frozen, but start='data' would move it. "
             "Pass Settings(start='keep')."
         )
 
@@ -202,13 +202,32 @@ def test_networks_that_are_none(network, told):
             "is a dict, but condens.training.Settings was expected. Pass Settings(epochs=2).",
         ),
         (
-            "callback",
-            [print],
-            "is a list, but a function of an Epoch was expected. Pass one, or leave it out.",
+            "callbacks",
+            [print, "print"],
+            "has a str, but functions of an Epoch were expected. Pass one, a list of them, or "
+            "leave it out.",
         ),
-        ("checkpoint_seconds", "1", "is '1', but 0 or more was expected. Change it."),
-        ("checkpoint_seconds", math.nan, "is nan, but 0 or more was expected. Change it."),
-        ("checkpoint_seconds", -1, "is -1, but 0 or more was expected. Change it."),
+        (
+            "callbacks",
+            0,
+            "has a int, but functions of an Epoch were expected. Pass one, a list of them, or "
+            "leave it out.",
+        ),
+        (
+            "checkpoint_seconds",
+            "1",
+            "is '1', but a number was expected. Pass the seconds between two states.",
+        ),
+        (
+            "checkpoint_seconds",
+            math.nan,
+            "is nan, but 0 or more was expected. Pass the seconds between two states.",
+        ),
+        (
+            "checkpoint_seconds",
+            -1,
+            "is -1, but 0 or more was expected. Pass the seconds between two states.",
+        ),
     ],
 )
 def test_arguments_that_are_none(name, value, told):
@@ -227,12 +246,12 @@ def test_arguments_that_are_none(name, value, told):
         ),
         (
             lambda network: network.to("meta"),
-            "target is on cpu, but the network is on meta. Move either to the other's.",
+            "target is on cpu, but the network is on meta. Move one of them with .to(device).",
         ),
         (
             lambda network: network.backbone.layers[0].weight.data.fill_(math.nan),
             "network has NaN or infinity in backbone.layers.0.weight, but training starts from "
-            "its weights. Make it anew.",
+            "its weights. Make the network anew, or load one with finite weights.",
         ),
         (
             lambda network: setattr(network, "backbone", nn.LazyLinear(8)),
@@ -298,7 +317,7 @@ class TestMode:
         other = made()
         other.backbone.register_forward_hook(lambda *_: None)  # the same draws
         with pytest.warns(UserWarning, match="interrupted after epoch 1"):
-            train(other, rows(), SHORT, callback=lambda _: signal.raise_signal(signal.SIGINT))
+            train(other, rows(), SHORT, callbacks=lambda _: signal.raise_signal(signal.SIGINT))
         assert_same(weights(other), weights(network))
         assert not network.training
 
@@ -306,7 +325,7 @@ class TestMode:
 class TestCallbacks:
     def test_what_it_raises_comes_through_and_the_run_can_go_on(self, tmp_path):
         expected, whole = made(dropout=0.2), []
-        train(expected, rows(), SHORT, callback=whole.append)
+        train(expected, rows(), SHORT, callbacks=whole.append)
         network, seen = made(dropout=0.2), []
 
         def fail(epoch):
@@ -315,11 +334,11 @@ class TestCallbacks:
                 raise LookupError("mine")
 
         with pytest.raises(LookupError, match="mine"):
-            train(network, rows(), SHORT, callback=fail, directory=tmp_path)
+            train(network, rows(), SHORT, callbacks=fail, directory=tmp_path)
         state = json.loads(max(tmp_path.glob("state-*.json")).read_text())["values"]
         assert (state["position"]["epoch"], state["position"]["batch"]) == (2, 0)
         assert network.loss(*rows()).isfinite()
-        train(network, rows(), SHORT, callback=fail, directory=tmp_path)
+        train(network, rows(), SHORT, callbacks=fail, directory=tmp_path)
         # No epoch twice, none left out.
         assert [epoch.epoch for epoch in seen] == [epoch.epoch for epoch in whole]
         assert_same(weights(expected), weights(network))
@@ -336,13 +355,13 @@ class TestCallbacks:
     def test_may_train_another_network(self):
         expected, network = made(dropout=0.2), made(dropout=0.2)
         train(expected, rows(), SHORT)
-        train(network, rows(), SHORT, callback=lambda _: train(made(dropout=0.2), rows(), SHORT))
+        train(network, rows(), SHORT, callbacks=lambda _: train(made(dropout=0.2), rows(), SHORT))
         assert_same(weights(expected), weights(network))
 
     def test_draws_of_a_callback_do_not_matter(self):
         expected, network = made(dropout=0.2), made(dropout=0.2)
         train(expected, rows(), SHORT)
-        train(network, rows(), SHORT, callback=lambda _: torch.rand(3))
+        train(network, rows(), SHORT, callbacks=lambda _: torch.rand(3))
         assert_same(weights(expected), weights(network))
 
 
@@ -359,10 +378,12 @@ class TestChoices:
         with pytest.raises(KindError, match=r"^make returned a .*, but a MixtureNetwork was"):
             choose_components(make, rows(), SHORT)
 
-    @pytest.mark.parametrize("most", [0, -1, 2.5, "4"])
-    def test_no_number_to_begin_with(self, most):
-        with pytest.raises(CondensError, match=r"^most is .*, but a whole number from 1 was"):
-            choose_components(lambda _: made(), rows(), SHORT, most=most)
+    @pytest.mark.parametrize("count", [0, -1, 2.5, "4"])
+    def test_no_number_to_begin_with(self, count):
+        with pytest.raises(
+            ArgumentError, match=r"^max_components is .* Pass the number to begin with\.$"
+        ):
+            choose_components(lambda _: made(), rows(), SHORT, max_components=count)
 
     @pytest.mark.parametrize("moment", [0, 2, 4])
     def test_an_interruption_ends_it_at_what_was_chosen_so_far(self, moment):
@@ -378,7 +399,7 @@ class TestChoices:
             return MixtureNetwork.of(2, 2, n_components=count, width=8)
 
         with pytest.warns(UserWarning, match=r"^The choice was interrupted; its network was"):
-            chosen = choose_components(make, rows(), SHORT, most=4, callback=interrupt)
+            chosen = choose_components(make, rows(), SHORT, max_components=4, callbacks=interrupt)
         assert len(seen) == moment + 1
         assert chosen.history.stopped == "interrupted"
         assert len(chosen.trials) == (1 if moment < 3 else 2)

@@ -27,5 +27,5 @@ def test_fewer_components_for_fewer_rows():
 
 
 def test_no_rows_are_refused():
-    with pytest.raises(ArgumentError, match=r"rows is 0.*at least 1"):
+    with pytest.raises(ArgumentError, match=r"n_rows is 0.*at least 1"):
         default_settings(0)

@@ -9,10 +9,17 @@ import pytest
 import torch
 from scipy import stats
 
-from condens.errors import TrainingError
+from condens.errors import (
+    ArgumentError,
+    CollapsedComponentsWarning,
+    IllConditionedWarning,
+    TrainingError,
+    UnexplainedRowsWarning,
+    UnusedComponentsWarning,
+)
 from condens.nn import MLP, FullHead, MixtureNetwork
-from condens.training import Settings, train
-from condens.training.diagnostics import diagnose, remedies
+from condens.training import History, Settings, train
+from condens.training.diagnostics import diagnose, problems
 
 NAN = math.nan
 
@@ -199,48 +206,52 @@ class TestDiagnosis:
         if target is None:
             target = network(condition).sample()
         found = diagnose(network, condition[: len(target)], target)
-        return found, remedies(found)
+        return found, problems(found)
 
     def test_a_healthy_one_has_no_advice(self):
         found, advice = self.look(self.network())
         assert advice == []
-        assert found.used == pytest.approx(4, rel=0.05)
-        assert found.distinct == pytest.approx(4, rel=0.15)
-        assert found.condition_number == pytest.approx(1)
-        assert found.unexplained == 0
+        assert found.used_components == pytest.approx(4, rel=0.05)
+        assert found.distinct_components == pytest.approx(4, rel=0.15)
+        assert found.largest_condition_number == pytest.approx(1)
+        assert found.unexplained_fraction == 0
         assert found.usage == pytest.approx(4 * [0.25], abs=0.1)
 
     def test_all_alike(self):
         found, advice = self.look(self.network(torch.zeros(4, 2)))
-        assert found.used == pytest.approx(4)
-        assert found.distinct == pytest.approx(1)
-        assert [text[:31] for text in advice] == ["All 4 components are alike: one"]
+        assert found.used_components == pytest.approx(4)
+        assert found.distinct_components == pytest.approx(1)
+        assert [str(one)[:31] for one in advice] == ["All 4 components are alike: one"]
+        assert [type(one) for one in advice] == [CollapsedComponentsWarning]
 
     def test_all_weight_on_one(self):
         found, advice = self.look(self.network(logits=torch.tensor([20.0, 0.0, 0.0, 0.0])))
-        assert found.used == pytest.approx(1, abs=1e-3)
-        assert [text[:41] for text in advice] == ["Nearly all weight is on one of 4 componen"]
+        assert found.used_components == pytest.approx(1, abs=1e-3)
+        assert [str(one)[:41] for one in advice] == ["Nearly all weight is on one of 4 componen"]
+        assert [type(one) for one in advice] == [UnusedComponentsWarning]
 
     def test_rows_that_nobody_explains(self):
         network = self.network()
         target = network(torch.zeros(200, 1)).sample()
         target[::10] += 50
         found, advice = self.look(network, target)
-        assert found.unexplained == pytest.approx(0.1)
-        assert [text[:52] for text in advice] == [
+        assert found.unexplained_fraction == pytest.approx(0.1)
+        assert [str(one)[:52] for one in advice] == [
             "10.0% of the validation rows are explained by no com"
         ]
+        assert [type(one) for one in advice] == [UnexplainedRowsWarning]
 
     def test_a_degenerate_covariance(self):
         scales = torch.tensor([[0.0, 0.0, 300.0]])
         found, advice = self.look(self.network(torch.zeros(1, 2), scales=scales, n_components=1))
         upper = np.array([[1.0, 300.0], [0.0, 1.0]])
         expected = np.linalg.cond(np.linalg.inv(upper.T @ upper))
-        assert found.condition_number == pytest.approx(expected, rel=1e-3)
+        assert found.largest_condition_number == pytest.approx(expected, rel=1e-3)
         assert advice == []
         scales = torch.tensor([[0.0, 0.0, 1000.0]])
         found, advice = self.look(self.network(torch.zeros(1, 2), scales=scales, n_components=1))
-        assert [text[:43] for text in advice] == ["A covariance has condition number 1e+12: so"]
+        assert [str(one)[:43] for one in advice] == ["A covariance has condition number 1e+12: so"]
+        assert [type(one) for one in advice] == [IllConditionedWarning]
 
     def test_one_component_is_neither_alike_nor_collapsed(self):
         assert self.look(self.network(torch.zeros(1, 2), n_components=1))[1] == []
@@ -248,8 +259,8 @@ class TestDiagnosis:
     def test_what_has_diverged_is_no_error(self):
         network = self.network(scales=torch.full((4, 3), NAN))
         found, advice = self.look(network, torch.zeros(5, 2))
-        assert found.condition_number == math.inf
-        assert any("condition number inf" in text for text in advice)
+        assert found.largest_condition_number == math.inf
+        assert any("condition number inf" in str(one) for one in advice)
 
     def test_rows_with_gaps_are_not_looked_at(self):
         network = self.network()
@@ -258,7 +269,7 @@ class TestDiagnosis:
         target[:100, 0] = NAN
         assert self.look(network, target)[0] == expected
         found, advice = self.look(network, torch.full((5, 2), NAN))
-        assert math.isnan(found.used)
+        assert math.isnan(found.used_components)
         assert advice == []
 
     @pytest.mark.parametrize("dimensions", [1, 2, 10, 100])
@@ -272,17 +283,49 @@ class TestDiagnosis:
         direction = torch.nn.functional.normalize(torch.randn(1, dimensions).double(), dim=1)
         target = torch.tensor([[0.999], [1.001], [1.1]]).double() * limit * direction
         found = diagnose(network, torch.zeros(3, 1).double(), target)
-        assert found.unexplained == pytest.approx(2 / 3)
+        assert found.unexplained_fraction == pytest.approx(2 / 3)
 
     def test_training_warns_once_with_the_callers_line(self):
         network = self.network(torch.zeros(4, 2)).train()
         # A rate of nothing and no start: what comes in goes out.
         still = Settings(epochs=1, learning_rate=1e-30, weight_decay=0.0, start="zero")
         x, y = torch.zeros(100, 1), torch.randn(100, 2)
-        with pytest.warns(UserWarning, match="All 4 components are alike") as caught:
+        with pytest.warns(CollapsedComponentsWarning, match="All 4 components are alike") as caught:
             history = train(network, (x, y), still)
         assert [str(w.message) for w in caught] == history.warnings
+        assert [w.category.__name__ for w in caught] == history.warning_classes
         assert [w.filename for w in caught] == [__file__]
+
+    def test_the_classes_come_back_through_json(self):
+        network = self.network(torch.zeros(4, 2)).train()
+        still = Settings(epochs=1, learning_rate=1e-30, weight_decay=0.0, start="zero")
+        x, y = torch.zeros(100, 1), torch.randn(100, 2)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            history = train(network, (x, y), still, warn=False)
+        again = History.from_dict(json.loads(json.dumps(history.to_dict())))
+        assert again == history
+        with pytest.warns(CollapsedComponentsWarning) as caught:
+            again.warn()
+        assert [w.filename for w in caught] == [__file__]
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            again.warn(ignore=(CollapsedComponentsWarning,))
+
+    @pytest.mark.parametrize(
+        "changes",
+        [
+            {"warnings": ["one"]},
+            {"warning_classes": ["UnusedComponentsWarning"]},
+            {"warnings": ["one"], "warning_classes": ["Warning"]},
+            {"warnings": ["one"], "warning_classes": ["KindError"]},
+            {"warnings": ["one"], "warning_classes": [3]},
+        ],
+        ids=str,
+    )
+    def test_other_classes_are_refused(self, changes):
+        with pytest.raises(ArgumentError, match="warning_classes"):
+            History.from_dict(History().to_dict() | changes)
 
     def test_a_healthy_training_warns_of_nothing(self):
         with warnings.catch_warnings(record=True) as caught:

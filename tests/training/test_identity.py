@@ -13,7 +13,7 @@ from torch import nn
 from condens.errors import RunDirectoryError
 from condens.nn import HEADS, MLP, Ensemble, FullHead, MixtureNetwork
 from condens.training import Settings, train
-from condens.training.identity import check_same, identity
+from condens.training.run_directory import check_same, identity
 from condens.transforms import Integer, Interval, Positive, Real
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*(Nearly all weight|are alike|explained by no)")
@@ -102,7 +102,7 @@ def test_every_option_of_a_network(place, name):
 
 def test_the_same_is_the_same(place):
     train(runs.network(), (X, Y), runs.settings(), directory=place)
-    train(runs.network(), (X, Y), runs.settings(), directory=place, progress=True, callback=print)
+    train(runs.network(), (X, Y), runs.settings(), directory=place, progress=True, callbacks=print)
     named = runs.network(names=["a", "b"])
     train(named, (X, Y), runs.settings(), directory=place, checkpoint_seconds=1.0)
     assert named(X).names == ("a", "b")
@@ -232,9 +232,9 @@ def test_hooks(tmp_path):
 @pytest.mark.parametrize(
     "transforms", [[Real(), Integer(0)], [Real(), Interval(-1.0, 99.0)]], ids=str
 )
-def test_maps(tmp_path, transforms):
+def test_transforms(tmp_path, transforms):
     trained(tmp_path, runs.network(transforms=[Real(), Positive(-1.0)]))
-    with pytest.raises(RunDirectoryError, match=r"see maps"):
+    with pytest.raises(RunDirectoryError, match=r"see transforms"):
         train(
             runs.network(transforms=transforms),
             (X, Y.round()),

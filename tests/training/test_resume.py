@@ -151,7 +151,7 @@ def start(directory=None, network=None, options=None, interrupt=None, **changes)
             network,
             settings=runs.settings(**changes),
             directory=directory,
-            callback=callback,
+            callbacks=callback,
             checkpoint_seconds=1e9,
             **given,
         )

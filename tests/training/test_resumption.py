@@ -36,7 +36,7 @@ def written(tmp_path_factory):
             DATA,
             SETTINGS,
             directory=place,
-            callback=lambda epoch: None if epoch.epoch < 1 else stop(epoch),
+            callbacks=lambda epoch: None if epoch.epoch < 1 else stop(epoch),
             checkpoint_seconds=0.0,
         )
     last = max(place.glob("state-*.json"))

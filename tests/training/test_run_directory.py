@@ -102,8 +102,7 @@ class TestStates:
         saved(tmp_path, 3)
         # Killed between two removals; killed before a move.
         (tmp_path / "state-00000000.safetensors").write_bytes(b"old")
-        (tmp_path / "state-00000003.safetensors.part").write_bytes(b"half")
-        (tmp_path / "state-00000001.json.part").write_bytes(b"half")
+        (tmp_path / ".condens-0123456789abcdef.part").write_bytes(b"half")
         assert step_of(tmp_path) == 2
         with RunDirectory(tmp_path) as run:
             run.save(*runs.state(3))
@@ -281,9 +280,6 @@ class TestLinks:
     @pytest.mark.parametrize(
         "name",
         [
-            "state-00000000.safetensors.part",
-            "state-00000000.json.part",
-            "log.jsonl.part",
             "state-00000000.safetensors",
             "log.jsonl",
         ],

@@ -30,14 +30,17 @@ def modes(count, rows=1500, spread=3.0):
 def test_finds_the_number_of_modes(count):
     torch.manual_seed(0)
     network, history, trials = choose_components(
-        lambda k: MixtureNetwork.of(1, 2, n_components=k, width=32), modes(count), SETTINGS, most=8
+        lambda k: MixtureNetwork.of(1, 2, n_components=k, width=32),
+        modes(count),
+        SETTINGS,
+        max_components=8,
     )
     assert network.head.n_components == count
     assert trials[0].n_components == 8
     assert all(a.n_components > b.n_components for a, b in pairwise(trials))
     accepted = next(trial for trial in trials if trial.n_components == count)
     assert accepted.worse <= accepted.standard_error
-    assert history.best_nll == pytest.approx(accepted.loss)
+    assert history.best_nll == pytest.approx(accepted.nll)
 
 
 @pytest.mark.parametrize("covariance", HEADS)
@@ -58,7 +61,7 @@ def test_targets_that_are_all_incomplete():
         lambda k: MixtureNetwork.of(1, 2, n_components=k, width=16),
         (condition, target),
         replace(SETTINGS, epochs=6),
-        most=6,
+        max_components=6,
     )
     assert network.head.n_components >= 2
     assert all(math.isfinite(trial.nll) for trial in trials)
@@ -81,7 +84,7 @@ def test_goes_on_from_its_directory_to_the_same_bytes(tmp_path):
             lambda k: MixtureNetwork.of(1, 2, n_components=k, width=8),
             modes(2, rows=300),
             replace(SETTINGS, epochs=3),
-            most=4,
+            max_components=4,
             directory=tmp_path,
         )
 

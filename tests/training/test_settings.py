@@ -50,7 +50,7 @@ def test_what_is_refused_is_named(name):
             Settings(**{name: value})
         text = str(raised.value)
         assert text.startswith(f"{name} is "), (name, value)
-        assert " was expected. Change it, or leave it out." in text
+        assert " was expected. Leave it out for the default, " in text
         assert len(text) < 300
 
 
@@ -94,7 +94,7 @@ def test_the_ends_of_the_ranges_train(name, value):
         raise EnoughError
 
     with pytest.raises(EnoughError):
-        train(runs.network(), runs.problem(30)["data"], settings, callback=stop)
+        train(runs.network(), runs.problem(30)["data"], settings, callbacks=stop)
     assert Settings.from_dict(json.loads(json.dumps(settings.to_dict()))) == settings
 
 

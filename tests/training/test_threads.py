@@ -136,7 +136,7 @@ def test_a_callback_may_wait_for_another_run():
         assert not thread.is_alive()
 
     network = MixtureNetwork(Drawing(2), HEADS["full"](8, 2, 2), condition_columns=2)
-    train(network, (X, Y), NOISY, callback=wait)
+    train(network, (X, Y), NOISY, callbacks=wait)
     assert others == 3 * [fit("own backbone", 1)]
 
 
@@ -171,7 +171,7 @@ ACTIONS = {
     "fit that fails in the backbone": lambda: model(backbone=lambda _: torch.rand(2)).fit(X, Y),
     "fit that fails in a step": lambda: model(backbone=lambda _: Failing()).fit(X, Y),
     "train": lambda: train(networks(dropout=0.2), (X, Y), NOISY),
-    "train that fails": lambda: train(networks(dropout=0.2), (X, Y), NOISY, callback=raising),
+    "train that fails": lambda: train(networks(dropout=0.2), (X, Y), NOISY, callbacks=raising),
     "train of a user's module": lambda: train(
         MixtureNetwork(
             copy.deepcopy(fitted(backbone=Drawing).network_.backbone).float(), networks().head
@@ -179,7 +179,7 @@ ACTIONS = {
         (X, Y),
     ),
     "choose_components": lambda: choose_components(
-        lambda k: MixtureNetwork.of(2, 2, n_components=k, width=8), (X, Y), NOISY, most=4
+        lambda k: MixtureNetwork.of(2, 2, n_components=k, width=8), (X, Y), NOISY, max_components=4
     ),
     "cross_val_score": lambda: cross_val_score(model(dropout=0.2), X, Y, cv=2),
     "posterior": lambda: posterior(Y, X, settings=NOISY),
@@ -298,7 +298,7 @@ class TestDropout:
                 network,
                 (X, Y),
                 NOISY,
-                callback=lambda epoch: (copies.append(copy.deepcopy(network)), raising(epoch)),
+                callbacks=lambda epoch: (copies.append(copy.deepcopy(network)), raising(epoch)),
             )
         for one in (network, copies[0]):
             dropouts = [module for module in one.modules() if isinstance(module, Dropout)]
@@ -391,7 +391,7 @@ class TestOneThread:
         steps, callbacks = set(), set()
         network.backbone.register_forward_hook(lambda *_: steps.add(torch.get_num_threads()))
         settings = Settings(epochs=1, batch_size=20)
-        train(network, (X, Y), settings, callback=lambda _: callbacks.add(torch.get_num_threads()))
+        train(network, (X, Y), settings, callbacks=lambda _: callbacks.add(torch.get_num_threads()))
         assert (steps, callbacks) == ({threads}, {2})
 
     def test_the_bytes_of_a_small_fit_are_those_of_any_number(self):

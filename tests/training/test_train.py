@@ -509,7 +509,7 @@ class TestNoise:
 class TestReports:
     def trained(self, **options):
         seen = []
-        history = train(made(2, 2), bell(), short(), callback=seen.append, **options)
+        history = train(made(2, 2), bell(), short(), callbacks=seen.append, **options)
         return history, seen
 
     def test_the_callback_gets_every_epoch(self):
@@ -517,13 +517,39 @@ class TestReports:
         assert [epoch.epoch for epoch in seen] == [0, 1]
         assert all(a is b for a, b in zip(seen, history.epochs, strict=True))
 
+    def test_several_callbacks(self):
+        one, two = [], []
+        history = train(made(2, 2), bell(), short(), callbacks=[one.append, two.append])
+        assert one == two == history.epochs
+
+    @pytest.mark.parametrize("answer", [True, np.bool_(True)])
+    def test_a_callback_that_returns_true_ends_the_run(self, answer, tmp_path):
+        network, seen = made(2, 2), []
+        stop = [seen.append, lambda epoch: answer if epoch.epoch == 1 else None]
+        options = {"callbacks": stop, "directory": tmp_path}
+        history = train(network, bell(), short(epochs=5), **options)
+        assert history.stopped == "callback"
+        assert len(history.epochs) == len(seen) == 2
+        assert not network.training
+        # It has ended: nothing is left to go on with.
+        again = made(2, 2)
+        assert train(again, bell(), short(epochs=5), **options) == history
+        assert len(seen) == 2
+        for ours, theirs in zip(again.parameters(), network.parameters(), strict=True):
+            assert torch.equal(ours, theirs)
+
+    @pytest.mark.parametrize("answer", [False, 1, "yes", [True], None])
+    def test_other_answers_end_nothing(self, answer):
+        history = train(made(2, 2), bell(), short(), callbacks=lambda _: answer)
+        assert history.stopped == "all epochs"
+
     def test_a_callback_that_raises_leaves_the_best_weights(self):
         def stop(epoch):
             raise LookupError
 
         network = made(2, 2)
         with pytest.raises(LookupError):
-            train(network, bell(), short(), callback=stop)
+            train(network, bell(), short(), callbacks=stop)
         assert not network.training
         other = made(2, 2)
         history = train(other, bell(), short(epochs=2))
@@ -644,8 +670,8 @@ class TestSettings:
             ("weight_decay", -1.0, "a finite number from 0 was expected"),
             ("bound_epochs", -1, "at least 0 was expected"),
             ("entropy", NAN, "a finite number from 0 was expected"),
-            ("average", 1.0, "a number from 0 to below 1 was expected"),
-            ("validation_fraction", 1.0, "a number from 0 to below 1 was expected"),
+            ("average", 1.0, "a fraction from 0 to below 1 was expected"),
+            ("validation_fraction", 1.0, "a fraction from 0 to below 1 was expected"),
             ("condition_noise", -0.1, 'a finite number from 0, or "rule", was expected'),
             ("target_noise", "some", 'a finite number from 0, or "rule", was expected'),
             ("schedule", "step", "one of ('cosine', 'plateau', 'constant') was expected"),
@@ -660,8 +686,8 @@ class TestSettings:
     def test_impossible_ones_are_named(self, name, value, expected):
         with pytest.raises(ArgumentError) as raised:
             Settings(**{name: value})
-        text = f"{name} is {value!r}, but {expected}. Change it, or leave it out."
-        assert str(raised.value) == text
+        fix = f"Leave it out for the default, {getattr(Settings(), name)!r}."
+        assert str(raised.value) == f"{name} is {value!r}, but {expected}. {fix}"
 
     @pytest.mark.parametrize(
         ("name", "value"),

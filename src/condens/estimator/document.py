@@ -20,8 +20,7 @@ from condens.errors import ArgumentError, CondensError, ModelFileError
 from condens.evaluation.conformal import Calibration
 from condens.nn import DensityNetwork, TableMLP
 from condens.persistence import network_from_dict, network_to_dict
-from condens.persistence.faults import reason, short
-from condens.persistence.header import canonical
+from condens.persistence.header import canonical, reason, short
 from condens.training import History, Settings
 from condens.transforms import Real
 
@@ -87,7 +86,7 @@ def from_document(
     backbone: Callable[[int], nn.Module] | None,
 ) -> Any:
     """Return the regressor; raise `ModelFileError` where the document makes none."""
-    given = {key: value for key, value in document.items() if key not in ("kind", "training")}
+    given = {key: value for key, value in document.items() if key != "kind"}
     if given.keys() != _FIELDS:
         raise _damaged(f"has {short(sorted(document))}", f"{sorted(_FIELDS)} were expected")
     try:

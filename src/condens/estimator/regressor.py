@@ -4,8 +4,7 @@ import copy
 import os
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, Literal, Self
 
 import torch
 from sklearn.base import BaseEstimator, RegressorMixin
@@ -15,7 +14,13 @@ from torch import Generator, Tensor, nn
 
 from condens import persistence
 from condens.data import Rows
-from condens.errors import ArgumentError, ModelFileError, TrainingError
+from condens.errors import (
+    ArgumentError,
+    CondensError,
+    ModelFileError,
+    TrainingError,
+    UnusedComponentsWarning,
+)
 from condens.estimator import document as regressor_file
 from condens.estimator.construction import (
     check_kept,
@@ -28,10 +33,12 @@ from condens.estimator.inputs import Tables
 from condens.estimator.predictions import BLOCK, Array, Predictions, draw_seed
 from condens.evaluation.conformal import Calibration, Region
 from condens.nn import DensityNetwork
-from condens.training import History, Settings, default_components, default_settings
+from condens.persistence.container import naming
+from condens.persistence.header import reason, short
+from condens.training import History, Settings, default_components, default_settings, train
 from condens.training.interruption import how_far, interruption
-from condens.training.loop import KEPT, gradients, run, tell
-from condens.training.selection import select
+from condens.training.loop import KEPT, gradients
+from condens.training.selection import MAX_COMPONENTS, reduce_components
 
 # The rate of `partial_fit`, a share of that of `fit`, which falls to zero.
 STREAM = 0.1
@@ -86,7 +93,6 @@ class MDNRegressor(Tables, Predictions, RegressorMixin, BaseEstimator):  # type:
     GaussianMixture(batch_shape=[5], n_components=3, dimensions=2, covariance='full')
     """
 
-    kind: ClassVar[str] = "regressor"
     network_: DensityNetwork
     history_: History
     calibration_: Calibration
@@ -216,7 +222,8 @@ class MDNRegressor(Tables, Predictions, RegressorMixin, BaseEstimator):  # type:
     def save(self, path: str | os.PathLike[str]) -> None:
         """Save the fitted model to one file that holds no code; see `condens.persistence`."""
         check_is_fitted(self)
-        persistence.save(self, path)
+        document, tensors = regressor_file.to_document(self)
+        persistence.write(path, {"kind": "regressor", **document}, tensors)
 
     @classmethod
     def load(
@@ -229,26 +236,25 @@ class MDNRegressor(Tables, Predictions, RegressorMixin, BaseEstimator):  # type:
 
         A file holds no code: if the model was fitted with a `backbone`, pass that function.
         """
-        model = persistence.load(path, backbone=backbone)
-        if not isinstance(model, cls):
-            raise ModelFileError(
-                str(path),
-                got=f"holds a {type(model).__name__}",
-                expected=f"a {cls.__name__} was expected",
-                fix="Open it with condens.persistence.load.",
-            )
-        return model
-
-    def to_document(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
-        """Return what a model file holds."""
-        return regressor_file.to_document(self)
-
-    @classmethod
-    def from_document(
-        cls, document: dict[str, Any], tensors: dict[str, Tensor], *, backbone: Any = None
-    ) -> Self:
-        """Return the model of a file's contents."""
-        model: Self = regressor_file.from_document(cls, document, tensors, backbone)
+        document, tensors = persistence.read(path)
+        with naming(path):
+            if document.get("kind") != "regressor":
+                raise ModelFileError(
+                    "its kind",
+                    got=f"is {short(document.get('kind'))}",
+                    expected="a regressor was expected",
+                    fix="Open it with condens.load.",
+                )
+            try:
+                model: Self = regressor_file.from_document(cls, document, tensors, backbone)
+            except CondensError:
+                raise
+            except Exception as error:  # a document may be wrong in any way
+                raise ModelFileError(
+                    "its document",
+                    got=f"cannot be that of a regressor ({reason(error)})",
+                    expected="one that condens saved was expected",
+                ) from error
         return model
 
     # Scikit-learn's contract.
@@ -271,7 +277,10 @@ class MDNRegressor(Tables, Predictions, RegressorMixin, BaseEstimator):  # type:
         try:
             with gradients():
                 self._fit_rows(*table, settings=settings, keep=keep)
-            tell(self.history_, stacklevel=4, components_by_default=self.n_components is None)
+            by_default = self.n_components is None
+            self.history_.warn(
+                stacklevel=3, ignore=(UnusedComponentsWarning,) if by_default else ()
+            )
         except TrainingError as error:
             self.__dict__ = before
             kept = "The model is as it was before; what to lower or add is in settings=Settings(…)."
@@ -308,7 +317,7 @@ class MDNRegressor(Tables, Predictions, RegressorMixin, BaseEstimator):  # type:
             if keep:
                 network: DensityNetwork = copy.deepcopy(self.network_).float()
                 settings = replace(settings, seed=seed, start="keep")
-                history = run(network, rows, settings, progress=self.verbose)
+                history = train(network, rows, settings, progress=self.verbose, warn=False)
             else:
                 network, history = self._train(rows, replace(settings, seed=seed))
         if asked.is_set() and history.best_epoch < 0:
@@ -330,14 +339,13 @@ class MDNRegressor(Tables, Predictions, RegressorMixin, BaseEstimator):  # type:
         count: Any = self.n_components or default_components(len(rows))
         generator = Generator().manual_seed(settings.seed)
         if count == "auto":
-            make = partial(make_network, self, generator=generator)
-            own = self.backbone is None  # with a generator of its own
-            chosen = select(make, rows, settings, seeded=not own, progress=self.verbose)
+            largest = make_network(self, MAX_COMPONENTS, generator=generator)
+            chosen = reduce_components(largest, rows, settings, progress=self.verbose)
             if self.n_members == 1:
                 return chosen.network, chosen.history
             count = chosen.network.head.n_components
         network = make_networks(self, count, generator=generator)
-        return network, run(network, rows, settings, progress=self.verbose)
+        return network, train(network, rows, settings, progress=self.verbose, warn=False)
 
     def _calibrate(self, rows: Rows) -> None:
         self.calibration_ = Calibration.of(self._densities(rows.condition), rows.target)

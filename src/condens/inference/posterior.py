@@ -12,12 +12,18 @@ from condens.data import Rows, TargetColumns
 from condens.data.arrays import as_doubles
 from condens.data.frames import is_frame
 from condens.distributions.dimensions import check_names
-from condens.errors import ArgumentError, DimensionError, NotFiniteError, ShapeError
+from condens.errors import (
+    ArgumentError,
+    DimensionError,
+    NotFiniteError,
+    ShapeError,
+    UnusedComponentsWarning,
+)
 from condens.estimator.construction import check_parameter, choose_transforms
 from condens.nn import MixtureNetwork
-from condens.training import History, Settings, default_components, default_settings
+from condens.training import History, Settings, default_components, default_settings, train
 from condens.training.interruption import how_far, interruption
-from condens.training.loop import gradients, run, tell
+from condens.training.loop import gradients
 from condens.transforms import Real, Transform, choice
 
 
@@ -167,10 +173,10 @@ def posterior(
             transforms=transforms,
             generator=Generator().manual_seed(random_state),
         )
-        history = run(network, rows, replace(settings, seed=random_state))
+        history = train(network, rows, replace(settings, seed=random_state), warn=False)
     if asked.is_set():
         raise KeyboardInterrupt(f"posterior was interrupted {how_far(history)}.")
-    tell(history, stacklevel=3, components_by_default=n_components is None)
+    history.warn(stacklevel=2, ignore=(UnusedComponentsWarning,) if n_components is None else ())
     return AmortisedPosterior(network.double().eval(), seen.shape[1:], history, observed)
 
 

@@ -30,14 +30,15 @@ from condens.errors import (
     KindError,
     NotPositiveDefiniteError,
     ShapeError,
+    UnusedComponentsWarning,
 )
 from condens.functional import triangular
 from condens.nn import HEADS, MLP, MixtureNetwork
 from condens.nn.heads.base import Mixture
 from condens.scalars import as_choice, as_fraction, as_whole
-from condens.training import History, Settings, default_components, default_settings
+from condens.training import History, Settings, default_components, default_settings, train
 from condens.training.interruption import how_far, interruption
-from condens.training.loop import gradients, run, tell
+from condens.training.loop import gradients
 
 try:
     from sbi.inference.trainers.nle.nle_base import LikelihoodEstimatorTrainer
@@ -282,13 +283,15 @@ def fit(
     with gradients(), interruption() as asked:
         generator = Generator().manual_seed(settings.seed)
         estimator = builder.make(theta, x, n_components, generator=generator).to(inference._device)
-        history = run(estimator.net, builder.rows(theta, x), settings, progress=progress)
+        rows = builder.rows(theta, x)
+        history = train(estimator.net, rows, settings, progress=progress, warn=False)
     estimator.history = history
     if not asked.is_set() or history.best_epoch >= 0:
         inference._neural_net = estimator.eval()
     if asked.is_set():
         raise KeyboardInterrupt(f"fit was interrupted {how_far(history)}.")
-    tell(history, stacklevel=3, components_by_default=builder.n_components is None)
+    by_default = builder.n_components is None
+    history.warn(stacklevel=2, ignore=(UnusedComponentsWarning,) if by_default else ())
     return estimator
 
 

@@ -1,14 +1,15 @@
-"""A file of tensors and one JSON document, which knows nothing of networks.
+"""The file format: a safetensors file with tensors and one JSON document.
 
-It is a safetensors file. Its metadata hold one entry, `condens`: a JSON text with the format's
-version, the document, the versions of the libraries, and a SHA-256 of all that and of every
-tensor's name, dtype, shape and bytes. The same content gives the same bytes.
+The metadata hold one entry, `condens`: a JSON text with the format's version, the document, the
+versions of the libraries, and a SHA-256 of all that and of every tensor's name, dtype, shape and
+bytes. The same content gives the same bytes. What the document means is left to the callers.
 """
 
 import hashlib
 import os
 import stat
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from io import BufferedReader
 from pathlib import Path
 from typing import Any
@@ -25,21 +26,23 @@ from condens.errors import (
     NotFiniteError,
 )
 from condens.files import cannot_hold, open_regular, write_whole
-from condens.persistence.faults import naming, short
 from condens.persistence.header import (
-    DTYPES,
-    LARGEST_HEADER,
-    MOST_TENSORS,
-    Entry,
+    MAX_AXES,
+    MAX_HEADER_BYTES,
+    MAX_TENSORS,
     canonical,
     check_count,
     check_depth,
-    entries,
     parse,
+    reason,
+    short,
 )
-from condens.persistence.upgrades import UPGRADES
 
-FORMAT = 2
+FORMAT = 3
+DTYPES = {
+    *(torch.float64, torch.float32, torch.float16, torch.bfloat16),
+    *(torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool),
+}
 
 Document = dict[str, Any]
 Tensors = dict[str, Tensor]
@@ -65,7 +68,10 @@ def store(path: str | os.PathLike[str], data: bytes) -> None:
     """Write bytes to a file, whole or not at all, or raise `ModelFileError`."""
     with naming(path):
         try:
-            write_whole(_target(Path(path)), data)
+            fault = cannot_hold(Path(path))
+            if fault is not None:
+                raise ModelFileError("the path", **fault)
+            write_whole(Path(path).resolve(), data)
         except (OSError, ValueError, RuntimeError) as error:  # the last: links in a circle
             reason = getattr(error, "strerror", None) or error
             raise ModelFileError(
@@ -79,22 +85,12 @@ def store(path: str | os.PathLike[str], data: bytes) -> None:
 def read(path: str | os.PathLike[str]) -> tuple[Document, Tensors]:
     """Return the document and the tensors of a file, or raise `ModelFileError`.
 
-    Nothing in the file is run, and nothing is taken from it before it is checked.
+    Nothing in the file is run, and nothing is returned before it is checked.
     """
-    with naming(path):
-        try:
-            with _open(Path(path)) as file:
-                header, size = _header(file)
-                text, record = _record(header)
-                tensors = {e.name: _tensor(e, file) for e in entries(header, size)}
-        except (OSError, ValueError) as error:
-            absent = isinstance(error, FileNotFoundError)
-            raise (ModelFileNotFoundError if absent else ModelFileError)(
-                "the file",
-                got=f"cannot be read ({getattr(error, 'strerror', None) or error})",
-                expected="a model file was expected",
-                fix="Check the path and who may read it.",
-            ) from error
+    with naming(path), _opened(path) as file:
+        start, header = _header(file)
+        text, record = _record(header)
+        tensors = _tensors(start + file.read(), len(header) - 1)
         _check_digest(text, record, tensors)
         for name, tensor in tensors.items():
             if tensor.is_floating_point() and not bool(tensor.isfinite().all()):
@@ -103,7 +99,22 @@ def read(path: str | os.PathLike[str]) -> tuple[Document, Tensors]:
                     got="holds NaN or infinity",
                     expected="finite numbers were expected",
                 )
-        return _upgraded(record, tensors)
+        return record["document"], tensors
+
+
+def kind_of(path: str | os.PathLike[str]) -> object:
+    """Return the kind of model that a file says it holds; whether it does, `read` checks."""
+    with naming(path), _opened(path) as file:
+        return _record(_header(file)[1])[1]["document"].get("kind")
+
+
+@contextmanager
+def naming(path: str | os.PathLike[str]) -> Iterator[None]:
+    """Put the path before the message of every `ModelFileError`."""
+    try:
+        yield
+    except ModelFileError as error:
+        raise type(error)(f"{os.fspath(path)}: {error}") from error.__cause__
 
 
 def pack(document: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> bytes:
@@ -114,11 +125,11 @@ def pack(document: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> bytes:
         "format": FORMAT,
         "versions": {"condens": __version__, "torch": str(torch.__version__)},
     }
-    if len(plain) > MOST_TENSORS:
+    if len(plain) > MAX_TENSORS:
         raise ArgumentError(
             "model",
             got=f"has {len(plain)} tensors",
-            expected=f"at most {MOST_TENSORS} go into a file",
+            expected=f"at most {MAX_TENSORS} go into a file",
             fix="Save it in parts.",
         )
     try:
@@ -135,11 +146,11 @@ def pack(document: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> bytes:
         ) from error
     data: bytes = safetensors.torch.save(plain, metadata={"condens": text})
     length = int.from_bytes(data[:8], "little")
-    if length > LARGEST_HEADER:
+    if length > MAX_HEADER_BYTES:
         raise ArgumentError(
             "document",
             got="is too large",
-            expected=f"at most {LARGEST_HEADER} bytes go before the tensors",
+            expected=f"at most {MAX_HEADER_BYTES} bytes go before the tensors",
             fix="Keep less in it.",
         )
     try:
@@ -163,7 +174,7 @@ def _check_keys(value: Any) -> None:
 
 def _plain(name: str, tensor: Tensor) -> Tensor:
     """Return a copy that shares no memory, checked to be one that a file can hold."""
-    if not isinstance(tensor, Tensor) or tensor.dtype not in DTYPES.values():
+    if not isinstance(tensor, Tensor) or tensor.dtype not in DTYPES:
         raise ArgumentError(
             name,
             got=f"is {getattr(tensor, 'dtype', type(tensor).__name__)}",
@@ -177,13 +188,13 @@ def _plain(name: str, tensor: Tensor) -> Tensor:
             expected="a file holds numbers one by one",
             fix="Make it a dense tensor with values first.",
         )
-    # The format's own word, and letters that no encoding has.
+    # A reserved name of safetensors, and letters that UTF-8 cannot encode.
     if name == "__metadata__" or name != name.encode(errors="ignore").decode():
         raise ArgumentError(
             "a tensor",
             got=f"has the name {name!r}",
-            expected="a file cannot hold it under that",
-            fix="Rename it.",
+            expected="safetensors cannot hold that name",
+            fix="Rename the attribute of the module.",
         )
     if tensor.is_floating_point() and not bool(tensor.isfinite().all()):
         raise NotFiniteError(
@@ -195,28 +206,32 @@ def _plain(name: str, tensor: Tensor) -> Tensor:
     return tensor.detach().to("cpu", copy=True, memory_format=torch.contiguous_format)
 
 
-def _target(path: Path) -> Path:
-    """Return the regular file to write, which need not exist yet."""
-    fault = cannot_hold(path)
-    if fault is not None:
-        raise ModelFileError("the path", **fault)
-    return path.resolve()
+@contextmanager
+def _opened(path: str | os.PathLike[str]) -> Iterator[BufferedReader]:
+    """Open a regular file to read from; raise `ModelFileError` for what the system refuses."""
+    try:
+        mode = Path(path).stat().st_mode
+        if not stat.S_ISREG(mode):
+            raise ModelFileError(
+                "the path",
+                got="is a directory" if stat.S_ISDIR(mode) else "is a device, a pipe or a socket",
+                expected="a regular file was expected",
+                fix="Name a model file.",
+            )
+        with os.fdopen(open_regular(Path(path)), "rb") as file:
+            yield file
+    except (OSError, ValueError) as error:
+        absent = isinstance(error, FileNotFoundError)
+        raise (ModelFileNotFoundError if absent else ModelFileError)(
+            "the file",
+            got=f"cannot be read ({getattr(error, 'strerror', None) or error})",
+            expected="a model file was expected",
+            fix="Check the path and the permissions.",
+        ) from error
 
 
-def _open(path: Path) -> BufferedReader:
-    mode = path.stat().st_mode
-    if not stat.S_ISREG(mode):
-        raise ModelFileError(
-            "the path",
-            got="is a directory" if stat.S_ISDIR(mode) else "is a device, a pipe or a socket",
-            expected="a regular file was expected",
-            fix="Name a model file.",
-        )
-    return os.fdopen(open_regular(path), "rb")
-
-
-def _header(file: BufferedReader) -> tuple[Document, int]:
-    """Return the header and how many bytes follow it."""
+def _header(file: BufferedReader) -> tuple[bytes, Document]:
+    """Return the bytes up to the end of the header, and what it says."""
     size = os.fstat(file.fileno()).st_size
     start = file.read(9)
     _refuse_pickle(start)
@@ -225,15 +240,11 @@ def _header(file: BufferedReader) -> tuple[Document, int]:
         raise ModelFileError(
             "the file", got=f"has {size} bytes", expected="a model file was expected"
         )
-    if not 2 <= length <= min(LARGEST_HEADER, size - 8):
-        expected = f"2 to {LARGEST_HEADER} were expected"
-        raise ModelFileError(
-            "its header",
-            got=f"is said to have {length} bytes",
-            expected=f"{expected} in a file of {size}",
-        )
-    text = start[8:] + file.read(length - 1)
-    return parse("its header", text), size - 8 - length
+    if not 2 <= length <= min(MAX_HEADER_BYTES, size - 8):
+        expected = f"2 to {MAX_HEADER_BYTES} were expected in a file of {size}"
+        raise ModelFileError("its header", got=f"is said to have {length} bytes", expected=expected)
+    start += file.read(length - 1)
+    return start, parse("its header", start[8:])
 
 
 def _refuse_pickle(start: bytes) -> None:
@@ -249,8 +260,8 @@ def _refuse_pickle(start: bytes) -> None:
 
 
 def _record(header: Document) -> tuple[str, Document]:
-    """Take the metadata off a header; return the text of condens in it, and what it says."""
-    metadata = header.pop("__metadata__", None)
+    """Return the text of condens in a header, and what it says."""
+    metadata = header.get("__metadata__")
     text = metadata.get("condens") if isinstance(metadata, dict) else None
     if not isinstance(text, str):
         raise ModelFileError(
@@ -261,12 +272,13 @@ def _record(header: Document) -> tuple[str, Document]:
         )
     record = parse("the entry of condens", text)
     version = record.get("format")
-    if type(version) is int and version > FORMAT:
+    if type(version) is int and version != FORMAT:
+        newer = version > FORMAT
         raise ModelFileError(
             "the file",
-            got=f"has format {short(version)}, made by a newer condens",
-            expected=f"condens {__version__} reads formats up to {FORMAT}",
-            fix="Upgrade condens.",
+            got=f"has format {short(version)}, of {'a newer' if newer else 'an older'} condens",
+            expected=f"condens {__version__} reads format {FORMAT}",
+            fix="Upgrade condens." if newer else "Fit the model again, and save it.",
         )
     fields = {"document": dict, "format": int, "sha256": str, "versions": dict}
     if {name: type(value) for name, value in record.items()} != fields:
@@ -278,27 +290,43 @@ def _record(header: Document) -> tuple[str, Document]:
     return text, record
 
 
-def _tensor(entry: Entry, file: BufferedReader) -> Tensor:
-    owner = f"tensor {short(entry.name)}"
-    try:
-        tensor = torch.empty(entry.shape, dtype=entry.dtype, device="cpu")
-    except (RuntimeError, MemoryError) as error:
+def _tensors(data: bytes, count: int) -> Tensors:
+    """Return the tensors that safetensors finds, of kinds and sizes that condens writes."""
+    if count > MAX_TENSORS:
         raise ModelFileError(
-            owner,
-            got=f"needs {entry.end - entry.begin} bytes",
+            "its header",
+            got=f"lists {count} tensors",
+            expected=f"at most {MAX_TENSORS} are read",
+        )
+    try:
+        tensors: Tensors = safetensors.torch.load(data)
+    except MemoryError as error:
+        raise ModelFileError(
+            "the file",
+            got=f"holds {len(data)} bytes",
             expected="there is less memory",
             fix="Free some, or use a larger machine.",
         ) from error
-    data = _bytes(tensor)
-    if file.readinto(data.numpy().data) != len(data):
+    except Exception as error:  # a header may be wrong in any way
         raise ModelFileError(
-            owner, got="ends before its last byte", expected="the whole of it was expected"
-        )
-    if entry.dtype == torch.bool and bool((data > 1).any()):
-        raise ModelFileError(
-            owner, got="holds a byte other than 0 and 1", expected="truth values were expected"
-        )
-    return tensor
+            "the file",
+            got=f"cannot be read ({reason(error)})",
+            expected="tensors that fill it were expected",
+        ) from error
+    for name, tensor in tensors.items():
+        if tensor.dtype not in DTYPES or tensor.dim() > MAX_AXES:
+            raise ModelFileError(
+                f"tensor {short(name)}",
+                got=f"is {tensor.dtype} with {tensor.dim()} axes",
+                expected=f"real numbers with at most {MAX_AXES} axes were expected",
+            )
+        if tensor.dtype == torch.bool and bool((_bytes(tensor) > 1).any()):
+            raise ModelFileError(
+                f"tensor {short(name)}",
+                got="holds a byte other than 0 and 1",
+                expected="truth values were expected",
+            )
+    return tensors
 
 
 def _bytes(tensor: Tensor) -> Tensor:
@@ -326,17 +354,3 @@ def _check_digest(text: str, record: Document, tensors: Tensors) -> None:
             got="has changed since it was saved",
             expected="its SHA-256 was expected to agree",
         )
-
-
-def _upgraded(record: Document, tensors: Tensors) -> tuple[Document, Tensors]:
-    document = record["document"]
-    for version in range(record["format"], FORMAT):
-        if version not in UPGRADES:
-            raise ModelFileError(
-                "the file",
-                got=f"has format {short(version)}",
-                expected="this condens cannot upgrade that",
-                fix="Open it with the condens that made it.",
-            )
-        document, tensors = UPGRADES[version](document, tensors)
-    return document, tensors

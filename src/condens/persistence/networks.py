@@ -1,11 +1,12 @@
-"""The architecture of a network as a document, and the network back from it.
+"""Networks in model files: the architecture as a document, and the network back from it.
 
 A document names only what condens knows: kinds of networks, backbones and heads, and numbers.
 A network is built from it without memory (on the meta device), must describe itself by the
-same document and ask for the very tensors that are there, and only then takes them.
+same document and need exactly the tensors that are there, and only then takes them.
 """
 
 import copy
+import os
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -24,9 +25,9 @@ from condens.nn import (
     head_from_dict,
 )
 from condens.nn.scaling import EMPTY, ConditionScaling, Standardiser
-from condens.persistence.faults import reason, short
-from condens.persistence.header import canonical
-from condens.transforms import TRANSFORMS, Transform, transform_from_dict
+from condens.persistence.container import naming, read, write
+from condens.persistence.header import canonical, reason, short
+from condens.transforms import TRANSFORMS, transform_from_dict
 
 Backbone = nn.Module | Callable[..., nn.Module]
 
@@ -35,6 +36,71 @@ _DTYPES = {
     for dtype in (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 }
 _CUSTOM = {"kind": "custom"}
+KIND = "network"
+
+
+def save(
+    network: DensityNetwork,
+    path: str | os.PathLike[str],
+    *,
+    training: Mapping[str, Any] | None = None,
+) -> None:
+    """Save a network to one safetensors file, whole or not at all.
+
+    Equal networks give equal bytes. What was at `path` stays until the new file is safe; a link
+    is followed, and stays.
+
+    Args:
+        network: a `MixtureNetwork` or an `Ensemble`.
+        path: of the file, a new one or one to replace.
+        training: notes on how it was trained, as JSON can hold them.
+
+    >>> from tempfile import TemporaryDirectory
+    >>> network, x = MixtureNetwork.of(3, 2).eval(), torch.zeros(1, 3)
+    >>> with TemporaryDirectory() as place:
+    ...     save(network, f"{place}/model.condens")
+    ...     loaded = load(f"{place}/model.condens")
+    >>> torch.equal(loaded(x).means, network(x).means)
+    True
+    """
+    if not isinstance(network, DensityNetwork):
+        raise ArgumentError(
+            "network",
+            got=f"is {type(network).__name__}",
+            expected="a network of condens.nn was expected",
+            fix="Pass the network itself; an MDNRegressor has a method save.",
+        )
+    document = {"kind": KIND, "network": network_to_dict(network), "training": dict(training or {})}
+    write(path, document, network.state_dict())
+
+
+def load(path: str | os.PathLike[str], *, backbone: Backbone | None = None) -> DensityNetwork:
+    """Return the network of a file, on the CPU and in evaluation mode.
+
+    Nothing in the file is run. A file whose content is not, to the bit, what was saved raises
+    `ModelFileError`.
+
+    Args:
+        path: of the file.
+        backbone: for a backbone that condens does not know: one like it, which is copied, or a
+            function without arguments that makes one.
+    """
+    document, tensors = read(path)
+    with naming(path):
+        if document.get("kind") != KIND:
+            raise ModelFileError(
+                "its kind",
+                got=f"is {short(document.get('kind'))}",
+                expected="a network was expected",
+                fix="Open it with condens.load.",
+            )
+        if document.keys() != {"kind", "network", "training"}:
+            raise ModelFileError(
+                "its document",
+                got=f"has {short(sorted(document))}",
+                expected="kind, network and training were expected",
+            )
+        return network_from_dict(document["network"], tensors, backbone=backbone)
 
 
 def network_to_dict(network: DensityNetwork) -> dict[str, Any]:
@@ -45,12 +111,11 @@ def network_to_dict(network: DensityNetwork) -> dict[str, Any]:
     """
     document = _describe(network)
     custom = tuple(f"{place}." for place in _custom_places(document))
-    own = {n: t for n, t in network.state_dict().items() if not n.startswith(custom)}
-    fault = _difference(_build(document).state_dict(), own) or _bad_scale(network)
+    known = {n: t for n, t in network.state_dict().items() if not n.startswith(custom)}
+    fault = _difference(_build(document).state_dict(), known) or _bad_scale(network)
     if fault is not None:
-        subject, got, expected = fault
         fix = "Save networks as condens makes them; what is special belongs in the backbone."
-        raise ArgumentError(subject, got=got, expected=expected, fix=fix)
+        raise ArgumentError(**fault, fix=fix)
     return document
 
 
@@ -74,23 +139,22 @@ def network_from_dict(
     >>> network_from_dict(network_to_dict(network), network.state_dict()).training
     False
     """
-    own = {n.removeprefix(prefix): t for n, t in tensors.items() if n.startswith(prefix)}
-    network = _checked(document, own)
-    custom = _custom_backbones(document, own, backbone)
+    tensors = _below(prefix, tensors)
+    network = _checked(document, tensors)
+    custom = _custom_backbones(document, tensors, backbone)
     expected = dict(network.state_dict())
     for place, module in custom.items():
         expected |= module.state_dict(prefix=f"{place}.")
-    fault = _difference(expected, own)
+    fault = _difference(expected, tensors)
+    if fault is None:
+        network.load_state_dict({name: tensors[name] for name in network.state_dict()}, assign=True)
+        fault = _bad_scale(network)
     if fault is not None:
-        raise ModelFileError(fault[0], got=fault[1], expected=fault[2])
-    network.load_state_dict({name: own[name] for name in network.state_dict()}, assign=True)
+        raise ModelFileError(**fault)
     for place, module in custom.items():
-        module.load_state_dict(_below(place, own))
-        _check_taken(place, module, own)
+        module.load_state_dict(_below(f"{place}.", tensors))
+        _check_taken(place, module, tensors)
         network.set_submodule(place, module)
-    fault = _bad_scale(network)
-    if fault is not None:
-        raise ModelFileError(fault[0], got=fault[1], expected=fault[2])
     return network.eval()
 
 
@@ -98,16 +162,20 @@ def _describe(network: nn.Module, *, made: bool = False) -> dict[str, Any]:
     """Return the document of a network; `_build` reads what this writes, and has just `made` it."""
     if type(network) is Ensemble:
         members = [_describe(member, made=made) for member in network.networks]
-        return {"kind": "ensemble", "members": members, "names": _listed(network.names)}
+        return {
+            "kind": "ensemble",
+            "members": members,
+            "names": None if network.names is None else list(network.names),
+        }
     # A class derived from these may compute something else.
     if type(network) is not MixtureNetwork:
         raise _unknown("model", network, "a MixtureNetwork or an Ensemble was expected")
     head, scaling = network.head, network.condition_scaling
     if HEADS.get(head.covariance) is not type(head):
         raise _unknown("head", head, f"one of {', '.join(HEADS)} was expected")
-    for own in network.transforms or ():
-        if TRANSFORMS.get(own.kind) is not type(own):
-            raise _unknown("transforms", own, f"one of {', '.join(TRANSFORMS)} was expected")
+    for transform in network.transforms or ():
+        if TRANSFORMS.get(transform.kind) is not type(transform):
+            raise _unknown("transforms", transform, f"one of {', '.join(TRANSFORMS)} was expected")
     return {
         "kind": "mixture",
         "backbone": _describe_backbone(network.backbone, made=made),
@@ -116,9 +184,9 @@ def _describe(network: nn.Module, *, made: bool = False) -> dict[str, Any]:
         "condition_codes": network.condition_codes,
         "transforms": None
         if network.transforms is None
-        else [own.to_dict() for own in network.transforms],
+        else [transform.to_dict() for transform in network.transforms],
         "dtype": str(network.dtype).removeprefix("torch."),
-        "names": _listed(network.names),
+        "names": None if network.names is None else list(network.names),
     }
 
 
@@ -129,21 +197,20 @@ def _build(document: Mapping[str, Any]) -> DensityNetwork:
         with torch.device("meta"):
             network: DensityNetwork = Ensemble(members)  # type: ignore[arg-type]
     else:
+        transforms = document["transforms"]
         with torch.device("meta"):
             network = MixtureNetwork(
                 _build_backbone(document["backbone"]),
                 head_from_dict(document["head"]),
                 condition_columns=document["condition_columns"],
                 condition_codes=document["condition_codes"],
-                transforms=_transforms(document["transforms"]),
+                transforms=None
+                if transforms is None
+                else list(map(transform_from_dict, transforms)),
             )
         network.to(_DTYPES[document["dtype"]])
         network.names = check_names(document["names"], network.dimensions)
     return network
-
-
-def _transforms(document: list[dict[str, Any]] | None) -> list[Transform] | None:
-    return None if document is None else [transform_from_dict(values) for values in document]
 
 
 def _describe_backbone(backbone: nn.Module, *, made: bool) -> dict[str, Any]:
@@ -162,7 +229,7 @@ def _describe_backbone(backbone: nn.Module, *, made: bool) -> dict[str, Any]:
 def _layers(module: nn.Module) -> list[tuple[str, type, str]]:
     """Return what a module consists of, in any precision and on any device."""
     return [
-        # A list of parameters tells both, and is compared tensor by tensor anyway.
+        # The extra_repr of a list of parameters has both; its tensors are compared anyway.
         (name, type(m), "" if isinstance(m, nn.ParameterList) else m.extra_repr())
         for name, m in module.named_modules()
     ]
@@ -176,8 +243,8 @@ def _checked(document: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Dens
     """Build the network of a document that nothing is known of."""
     elements, left = sum(tensor.numel() for tensor in tensors.values()), len(tensors)
     for name, value in _sizes("", document):
-        # No size is larger than the numbers there are, and every layer, head and scaling has
-        # tensors of its own: what is built is no larger than what the file holds.
+        # No size exceeds the count of numbers in the file, and every layer, head and scaling
+        # has tensors: what is built is no larger than what the file holds.
         most = left // 2 if name == "depth" else elements
         if not 0 <= value <= most or left < 0:
             raise ModelFileError(
@@ -231,12 +298,15 @@ def _custom_backbones(
     places = _custom_places(document)
     if backbone is not None and not places:
         raise ArgumentError(
-            "backbone", got="was given", expected="the file knows its own", fix="Leave it out."
+            "backbone",
+            got="was given",
+            expected="the file describes its backbone",
+            fix="Leave it out.",
         )
     made = {}
     for place in places:
         module = made[place] = _instance(backbone)
-        floats = {t.dtype for t in _below(place, tensors).values() if t.is_floating_point()}
+        floats = {t.dtype for t in _below(f"{place}.", tensors).values() if t.is_floating_point()}
         if len(floats) == 1:
             module.to(floats.pop())
     return made
@@ -271,60 +341,62 @@ def _check_taken(place: str, module: nn.Module, tensors: Mapping[str, Tensor]) -
                 f"tensor {short(name)}",
                 got="has a value of its own",
                 expected="the given backbone keeps another value for it",
-                fix="Pass a backbone that shares tensors only as the one that was saved does.",
+                fix="Pass a backbone that shares the same tensors as the saved one.",
             )
 
 
-def _below(place: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    start = f"{place}."
-    return {n.removeprefix(start): t for n, t in tensors.items() if n.startswith(start)}
+def _below(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {n.removeprefix(prefix): t for n, t in tensors.items() if n.startswith(prefix)}
 
 
 def _difference(
     expected: Mapping[str, Tensor], tensors: Mapping[str, Tensor]
-) -> tuple[str, str, str] | None:
-    """Return what is wrong with the first tensor that is not as expected."""
+) -> dict[str, str] | None:
+    """Return what is wrong with the first tensor that is not as expected, as parts of an error."""
     for name in sorted(expected.keys() | tensors.keys()):
-        if name not in tensors:
-            return f"tensor {short(name)}", "is missing", "the architecture has it"
-        if name not in expected:
-            return f"tensor {short(name)}", "is there", "the architecture has no such tensor"
-        ours, theirs = tensors[name], expected[name]
+        ours, theirs = tensors.get(name), expected.get(name)
+        if ours is None:
+            return _parts(f"tensor {short(name)}", "is missing", "the architecture has it")
+        if theirs is None:
+            return _parts(
+                f"tensor {short(name)}", "is there", "the architecture has no such tensor"
+            )
         if ours.shape != theirs.shape or ours.dtype != theirs.dtype:
-            came = f"has shape {list(ours.shape)} and {ours.dtype}"
-            return f"tensor {short(name)}", came, f"{list(theirs.shape)} and {theirs.dtype} fit"
+            got = f"has shape {list(ours.shape)} and {ours.dtype}"
+            expected_form = f"{list(theirs.shape)} and {theirs.dtype} fit"
+            return _parts(f"tensor {short(name)}", got, expected_form)
     return None
 
 
-def _bad_scale(network: nn.Module) -> tuple[str, str, str] | None:
+def _bad_scale(network: nn.Module) -> dict[str, str] | None:
+    """Return what is wrong with the first scaling that cannot be used, as parts of an error."""
     for name, module in network.named_modules():
-        if isinstance(module, Standardiser) and not bool((module.scale > 0).all()):
-            return f"{name}.scale", "is not above zero", "a scale divides"
-        if isinstance(module, Standardiser) and (
-            bool((module.location[module.free :] != 0).any())
-            or bool((module.scale[module.free :] != 1).any())
-        ):
-            return name, "changes codes", "categories stay as they are"
+        if isinstance(module, Standardiser):
+            codes = slice(module.free, None)
+            if not bool((module.scale > 0).all()):
+                return _parts(f"{name}.scale", "is not above zero", "a scale divides")
+            if bool(((module.location[codes] != 0) | (module.scale[codes] != 1)).any()):
+                return _parts(name, "changes codes", "categories stay as they are")
         if isinstance(module, ConditionScaling) and not _is_range(module):
-            return name, "has bounds that are no range", "lower ≤ upper was expected"
+            return _parts(name, "has bounds that are no range", "lower ≤ upper was expected")
     return None
+
+
+def _parts(subject: str, got: str, expected: str) -> dict[str, str]:
+    return {"subject": subject, "got": got, "expected": expected}
 
 
 def _is_range(scaling: ConditionScaling) -> bool:
-    """Tell whether every column has a range or an empty one; codes have none."""
+    """Return whether every column has a range or an empty one; codes have none."""
     empty = (scaling.lower == EMPTY) & (scaling.upper == -EMPTY)
     whole = empty | (scaling.lower <= scaling.upper)
     return bool(whole.all() & empty[scaling.free :].all())
 
 
-def _listed(names: tuple[str, ...] | None) -> list[str] | None:
-    return None if names is None else list(names)
-
-
-def _unknown(argument: str, came: object, expected: str) -> ArgumentError:
+def _unknown(argument: str, value: object, expected: str) -> ArgumentError:
     return ArgumentError(
         argument,
-        got=f"is {type(came).__name__}",
+        got=f"is {type(value).__name__}",
         expected=expected,
         fix="Use one of these; what is special belongs in the backbone.",
     )

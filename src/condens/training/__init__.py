@@ -1,4 +1,4 @@
-"""Training: one function, its settings, and what it reports."""
+"""Training: `train`, its settings, and the history it returns."""
 
 from condens.training.defaults import default_components, default_settings
 from condens.training.history import Epoch, History

@@ -1,4 +1,4 @@
-"""Rows as the loop reads them: standardised once, shuffled by seed and epoch alone."""
+"""Batches: rows standardised once, and shuffled by seed and epoch alone."""
 
 import hashlib
 from collections.abc import Iterator
@@ -10,30 +10,29 @@ from condens.data import Rows
 from condens.nn import DensityNetwork
 from condens.training.settings import Settings
 
-# What the rule for the batch size stays within, and the steps an epoch it aims at: few rows
-# need small batches to get enough steps, and beyond the largest a step only costs more.
-SMALLEST, LARGEST = 32, 256
-STEPS = 100
+# Few rows need small batches to get enough steps; beyond the largest a step only costs more.
+MIN_BATCH_SIZE, MAX_BATCH_SIZE = 32, 256
+STEPS_PER_EPOCH = 100
 
 
-def batch_size(settings: Settings, rows: int) -> int:
-    """Return the rows of a step."""
+def batch_size(settings: Settings, n_rows: int) -> int:
+    """Return the number of rows in a step."""
     if settings.batch_size != "rule":
         return settings.batch_size
-    power: int = 1 << max(rows // STEPS, 1).bit_length() - 1
-    return min(max(power, SMALLEST), LARGEST)
+    power: int = 1 << max(n_rows // STEPS_PER_EPOCH, 1).bit_length() - 1
+    return min(max(power, MIN_BATCH_SIZE), MAX_BATCH_SIZE)
 
 
 class Batches:
-    """Standardised rows, and what their standardising took from the log-likelihood.
+    """Standardised rows, and the NLL correction from standardised to original units.
 
-    Weights have mean one, so that a batch of b rows counts w/b each.
+    Weights have mean one, so that a row of a batch of b rows counts w/b.
     """
 
     def __init__(self, network: DensityNetwork, rows: Rows) -> None:
         shares = rows.shares
-        # Whole numbers lie anywhere in their cells, in every epoch elsewhere.
-        self.own = (network, rows.target) if network.discrete else None
+        # Integer targets are spread over their cells, anew in every epoch.
+        self.discrete = (network, rows.target) if network.discrete else None
         real = network.real_target(rows.target, Generator(rows.target.device).manual_seed(0))
         self.offset = float(network.log_scale(real, shares))
         self.rows = Rows(
@@ -57,10 +56,10 @@ class Batches:
         generator = Generator(device).manual_seed(_mixed(seed, epoch))
         order = torch.randperm(len(self), generator=generator, device=device)
         rows = self.rows.take(order)
-        if self.own is not None:
-            network, target = self.own
-            moved = network.standardise_target(target[order], generator)
-            rows = Rows(rows.condition, moved, rows.weights)
+        if self.discrete is not None:
+            network, target = self.discrete
+            spread = network.standardise_target(target[order], generator)
+            rows = Rows(rows.condition, spread, rows.weights)
         return _slices(rows, start * size, size)
 
 
@@ -73,13 +72,13 @@ def _slices(rows: Rows, start: int, size: int) -> Iterator[Rows]:
 
 
 def _mixed(seed: int, epoch: int) -> int:
-    """Return a seed for an epoch that no other epoch of a nearby seed has."""
+    """Return a seed for an epoch that differs from those of other epochs and seeds."""
     data = f"{seed} {epoch}".encode()
     return int.from_bytes(hashlib.sha256(data).digest()[:7], "little")
 
 
 class Noise:
-    """Noise on the condition and the target of every batch; NaN and codes stay as they are."""
+    """Noise on the condition and the target of every batch; not on NaN and category codes."""
 
     def __init__(self, settings: Settings, rows: Rows, codes: int = 0) -> None:
         self.codes = codes

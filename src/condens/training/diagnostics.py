@@ -1,4 +1,4 @@
-"""Whether a mixture is any good: components used, alike, degenerate, rows left out."""
+"""Component diagnostics: how many are used and distinct, and which rows they explain."""
 
 import math
 from typing import Any, NamedTuple
@@ -7,62 +7,58 @@ import torch
 from torch import Tensor
 
 from condens.distributions.low_rank import LowRankMixture
+from condens.errors import (
+    CollapsedComponentsWarning,
+    CondensWarning,
+    IllConditionedWarning,
+    UnexplainedRowsWarning,
+    UnusedComponentsWarning,
+)
 from condens.functional.normal import LOG_2PI
 from condens.functional.triangular import is_diagonal, log_determinant, unpack
 from condens.nn import DensityNetwork
 
-ROWS = 256
+ROWS_DIAGNOSED = 256
 # Multiplications spent on condition numbers, an epoch.
 EFFORT = 100_000
-# A row that far out with every component, by chance, is explained by none.
-UNLIKELY = 1e-6
-# How the advice begins that data with one mode get.
-ALONE = "Nearly all weight is on one"
+# A row whose distance from every component is less probable than this is explained by none.
+UNEXPLAINED_PROBABILITY = 1e-6
 
 
 class Diagnosis(NamedTuple):
     """Numbers about the mixtures predicted for some rows.
 
     Args:
-        used: exp of the entropy of the mean responsibilities: how many components serve.
-        distinct: exp of the information a component has about its rows: 1 if all are alike.
-        condition_number: the largest of the covariances'.
-        unexplained: share of rows that lie beyond 1 − 10⁻⁶ of every component.
+        used_components: exp of the entropy of the mean responsibilities.
+        distinct_components: exp of the mutual information of component and row; 1 if all
+            components are alike.
+        largest_condition_number: of the covariances.
+        unexplained_fraction: of the rows, those beyond 1 − 10⁻⁶ of every component.
         usage: mean responsibility of each component.
     """
 
-    used: float
-    distinct: float
-    condition_number: float
-    unexplained: float
+    used_components: float
+    distinct_components: float
+    largest_condition_number: float
+    unexplained_fraction: float
     usage: list[float]
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the numbers under the names they have in the history."""
-        return {
-            "used_components": self.used,
-            "distinct_components": self.distinct,
-            "largest_condition_number": self.condition_number,
-            "unexplained_fraction": self.unexplained,
-            "usage": self.usage,
-        }
 
 
 @torch.no_grad()
 def diagnose(network: DensityNetwork, condition: Tensor, target: Tensor) -> Diagnosis:
-    """Look at the mixtures of the first rows, which are standardised and in random order."""
-    complete = (~target.isnan().any(1)).nonzero().flatten()[:ROWS]
+    """Diagnose the mixtures of the first rows, which are standardised and in random order."""
+    complete = (~target.isnan().any(1)).nonzero().flatten()[:ROWS_DIAGNOSED]
     if not len(complete):
         return Diagnosis(math.nan, math.nan, math.nan, math.nan, [])
     mixture, x = network.mixture_of(condition[complete]), target[complete]
     density = mixture.component_log_prob(x).double()
     joint = torch.log_softmax(mixture.logits.double(), -1) + density
-    # A row that no component can hold says nothing: it gets the weights.
+    # A row with density 0 in every component says nothing: its responsibilities are the weights.
     lost = joint.amax(-1, keepdim=True) == -torch.inf
-    shares = torch.softmax(torch.where(lost, mixture.logits.double(), joint), -1)
-    usage = shares.mean(0)
+    responsibilities = torch.softmax(torch.where(lost, mixture.logits.double(), joint), -1)
+    usage = responsibilities.mean(0)
     used = _entropy(usage)
-    distinct = used - _entropy(shares).mean()
+    distinct = used - _entropy(responsibilities).mean()
     return Diagnosis(
         float(used.exp()),
         float(distinct.clamp(min=0).exp()),
@@ -72,42 +68,53 @@ def diagnose(network: DensityNetwork, condition: Tensor, target: Tensor) -> Diag
     )
 
 
-def remedies(found: Diagnosis) -> list[str]:
-    """Return advice for everything that has gone bad."""
-    advice, n_components = [], len(found.usage)
-    if found.unexplained > 0.01:
-        advice.append(
-            f"{found.unexplained:.1%} of the validation rows are explained by no component. Use "
-            "more components, a larger floor or more target_noise, or look for outliers."
+def problems(found: Diagnosis) -> list[CondensWarning]:
+    """Return a warning for every problem, with what to do about it."""
+    problems: list[CondensWarning] = []
+    n_components = len(found.usage)
+    if found.unexplained_fraction > 0.01:
+        problems.append(
+            UnexplainedRowsWarning(
+                f"{found.unexplained_fraction:.1%} of the validation rows are explained by no "
+                "component. Use more components, a larger floor or more target_noise, or look for "
+                "outliers."
+            )
         )
-    if found.condition_number > 1e10:
-        advice.append(
-            f"A covariance has condition number {found.condition_number:.0e}: some targets are "
-            "almost functions of others. Drop them, or raise the floor or target_noise."
+    if found.largest_condition_number > 1e10:
+        problems.append(
+            IllConditionedWarning(
+                f"A covariance has condition number {found.largest_condition_number:.0e}: some "
+                "targets are almost functions of others. Drop them, or raise the floor or "
+                "target_noise."
+            )
         )
-    if n_components > 1 and found.used > 1.5 and found.distinct < 1.02:
-        advice.append(
-            f"All {n_components} components are alike: one would give the same density. Use fewer "
-            "components; if the target should have several modes, train with start='data' and "
-            "without a bound."
+    if n_components > 1 and found.used_components > 1.5 and found.distinct_components < 1.02:
+        problems.append(
+            CollapsedComponentsWarning(
+                f"All {n_components} components are alike: one would give the same density. Use "
+                "fewer components; if the target should have several modes, train with "
+                "start='data' and without a bound."
+            )
         )
-    if n_components > 2 and found.used < 1.1:
-        advice.append(
-            f"{ALONE} of {n_components} components. Use fewer components; if "
-            "the target should have several modes, train with start='data', a smaller "
-            "learning_rate or some entropy."
+    if n_components > 2 and found.used_components < 1.1:
+        problems.append(
+            UnusedComponentsWarning(
+                f"Nearly all weight is on one of {n_components} components. Use fewer components; "
+                "if the target should have several modes, train with start='data', a smaller "
+                "learning_rate or some entropy."
+            )
         )
-    return advice
+    return problems
 
 
-def _entropy(shares: Tensor) -> Tensor:
-    return -torch.special.xlogy(shares, shares).sum(-1)
+def _entropy(probabilities: Tensor) -> Tensor:
+    return -torch.special.xlogy(probabilities, probabilities).sum(-1)
 
 
 def _beyond(distance: Tensor, dimensions: int) -> Tensor:
     """Return whether squared distances lie beyond the 1 − 10⁻⁶ quantile of χ²."""
     half = distance.new_tensor(dimensions / 2)
-    return torch.special.gammaincc(half, distance / 2) < UNLIKELY
+    return torch.special.gammaincc(half, distance / 2) < UNEXPLAINED_PROBABILITY
 
 
 def _highest(mixture: Any) -> Tensor:

@@ -1,21 +1,44 @@
-"""What happened in a run, epoch by epoch."""
+"""The record of a training run, epoch by epoch."""
 
 import csv
 import io
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, fields
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
-from condens.errors import ArgumentError
-from condens.scalars import as_real, as_whole, spelt, unspelt
+from condens.errors import (
+    ArgumentError,
+    CollapsedComponentsWarning,
+    CondensWarning,
+    IllConditionedWarning,
+    UnexplainedRowsWarning,
+    UnusedComponentsWarning,
+)
+from condens.scalars import as_choice, as_real, as_whole, decode_float, encode_floats
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+_FIX = "Pass what to_dict returned."
+_WARNINGS: dict[str, type[CondensWarning]] = {
+    category.__name__: category
+    for category in (
+        UnexplainedRowsWarning,
+        IllConditionedWarning,
+        CollapsedComponentsWarning,
+        UnusedComponentsWarning,
+    )
+}
 
 
 @dataclass
 class Epoch:
     """One pass over the data.
 
-    Losses are mean negative log-likelihoods in the target's own units; the training loss is
-    the mean over the epoch's batches, noise included, at the weights of each step.
+    Losses are mean negative log-likelihoods in the target's units; the training loss is the
+    mean over the epoch's batches, noise included, at the weights of each step.
     """
 
     epoch: int
@@ -34,9 +57,18 @@ class Epoch:
 
 @dataclass
 class History:
-    """The epochs of a run, the best of them, and what was warned of.
+    """The epochs of a run, the best of them, and its warnings.
 
-    Rows left out are those with no target observed, or with a weight of zero.
+    Args:
+        epochs: one `Epoch` for each pass over the data that ended.
+        best_epoch: the epoch whose weights the network has; −1 for those before the first.
+        best_nll: its validation loss.
+        stopped: why the run ended: "all epochs", "no better validation loss", "callback",
+            "interrupted" or "failed".
+        warnings: texts of the warnings about the trained network.
+        warning_classes: names of their classes in `condens.errors`.
+        rows, validation_rows: how many rows were trained and validated on.
+        rows_left_out: rows with no target observed, or with a weight of zero.
     """
 
     epochs: list[Epoch] = field(default_factory=list)
@@ -44,12 +76,13 @@ class History:
     best_nll: float = float("inf")
     stopped: str = ""
     warnings: list[str] = field(default_factory=list)
+    warning_classes: list[str] = field(default_factory=list)
     rows: int = 0
     validation_rows: int = 0
     rows_left_out: int = 0
 
     def __repr__(self) -> str:
-        """Tell how long it was, what came of it and how often was warned; `table` has the rest.
+        """Summarise the run in one line; `table` has the rest.
 
         >>> History(rows=90, validation_rows=10)
         History(epochs=0, best_epoch=-1, best_nll=inf, stopped='', rows=90, validation_rows=10)
@@ -67,7 +100,7 @@ class History:
         for epoch in self.epochs:
             line = asdict(epoch)
             usage = line.pop("usage")
-            lines.append(line | {f"usage_{k}": share for k, share in enumerate(usage)})
+            lines.append(line | {f"usage_{k}": part for k, part in enumerate(usage)})
         return lines
 
     def to_csv(self) -> str:
@@ -79,26 +112,26 @@ class History:
         writer.writerows(lines)
         return text.getvalue()
 
-    def plot(self, axes: Any = None) -> Any:
-        """Draw both losses and mark the best epoch, on given axes or those of a new figure.
+    def plot(self, axes: "Axes | None" = None) -> "Axes":
+        """Draw both losses and mark the best epoch, on given axes or those of a new figure."""
+        from condens.plots import plot_losses
 
-        The figure is pyplot's: `plt.show()` and `plt.savefig(…)` know it.
+        return plot_losses(
+            [epoch.train_nll for epoch in self.epochs],
+            [epoch.validation_nll for epoch in self.epochs],
+            best_epoch=self.best_epoch,
+            axes=axes,
+        )
+
+    def warn(self, *, stacklevel: int = 1, ignore: tuple[type[CondensWarning], ...] = ()) -> None:
+        """Issue the warnings of the run, except those of some classes.
+
+        >>> history = History(warnings=["…"], warning_classes=["UnusedComponentsWarning"])
+        >>> history.warn(ignore=(UnusedComponentsWarning,))
         """
-        if axes is None:
-            try:
-                from matplotlib import pyplot
-            except ImportError as error:
-                told = "plot needs matplotlib. Install it: pip install 'condens[plot]'."
-                raise ImportError(told) from error
-            _, axes = pyplot.subplots(figsize=(6, 4), layout="constrained")
-        numbers = [epoch.epoch for epoch in self.epochs]
-        axes.plot(numbers, [e.train_nll for e in self.epochs], lw=1.2, label="training")
-        axes.plot(numbers, [e.validation_nll for e in self.epochs], lw=1.8, label="validation")
-        if self.best_epoch >= 0:
-            axes.axvline(self.best_epoch, color="0.6", lw=1, ls=":", label="best")
-        axes.set(xlabel="epoch", ylabel="negative log-likelihood")
-        axes.legend(frameon=False)
-        return axes
+        for text, name in zip(self.warnings, self.warning_classes, strict=True):
+            if not issubclass(_WARNINGS[name], ignore):
+                warnings.warn(text, _WARNINGS[name], stacklevel=stacklevel + 1)
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything as plain values, for JSON, in which NaN and infinity are words."""
@@ -106,66 +139,69 @@ class History:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "History":
-        """Return the history that `to_dict` was taken of; refuse, by name, what is none."""
+        """Return the history of what `to_dict` returned; anything else is refused by name."""
         record = _read(cls, values)
         record["epochs"] = [Epoch(**_read(Epoch, epoch)) for epoch in record["epochs"]]
+        names = record["warning_classes"]
+        for name in names:
+            as_choice("warning_classes", name, tuple(_WARNINGS), fix=_FIX)
+        if len(names) != len(record["warnings"]):
+            raise ArgumentError(
+                "warning_classes",
+                got=f"has {len(names)} names",
+                expected=f"there are {len(record['warnings'])} warnings",
+                fix=_FIX,
+            )
         return cls(**record)
 
 
-def _word(name: str, value: Any) -> str:
+def _text(name: str, value: Any) -> str:
     if not isinstance(value, str):
         raise ArgumentError(
-            name,
-            got=f"is {type(value).__name__}",
-            expected="text was expected",
-            fix="Make it text.",
+            name, got=f"is {type(value).__name__}", expected="text was expected", fix=_FIX
         )
     return str(value)
 
 
 def _number(name: str, value: Any) -> float:
-    return as_real(name, unspelt(value), fits=lambda _: True)
+    return as_real(name, decode_float(value), fits=lambda _: True, fix=_FIX)
 
 
 def _list(name: str, value: Any, each: Callable[[str, Any], Any]) -> list[Any]:
     if not isinstance(value, list | tuple):
         raise ArgumentError(
-            name,
-            got=f"is {type(value).__name__}",
-            expected="a list was expected",
-            fix="Make it one.",
+            name, got=f"is {type(value).__name__}", expected="a list was expected", fix=_FIX
         )
     return [each(name, part) for part in value]
 
 
-# By the type of a field: its plain value.
-_KINDS: Mapping[Any, Callable[[str, Any], Any]] = {
-    int: as_whole,
+# By the type of a field, its plain value.
+_CHECKS: Mapping[Any, Callable[[str, Any], Any]] = {
+    int: partial(as_whole, fix=_FIX),
     float: _number,
-    str: _word,
+    str: _text,
     list[float]: lambda name, value: _list(name, value, _number),
-    list[str]: lambda name, value: _list(name, value, _word),
+    list[str]: lambda name, value: _list(name, value, _text),
     list[Epoch]: lambda name, value: _list(name, value, lambda _, part: part),
 }
 
 
 def _plain(record: Epoch | History) -> dict[str, Any]:
     """Return the fields of a record as JSON can hold them."""
-    values = {f.name: _KINDS[f.type](f.name, getattr(record, f.name)) for f in fields(record)}
-    found: dict[str, Any] = spelt(values)
-    return found
+    values = {f.name: _CHECKS[f.type](f.name, getattr(record, f.name)) for f in fields(record)}
+    plain: dict[str, Any] = encode_floats(values)
+    return plain
 
 
 def _read(kind: type[Epoch | History], values: Any) -> dict[str, Any]:
     """Return the fields of a record from what JSON held."""
     names = [f.name for f in fields(kind)]
     if not isinstance(values, Mapping) or values.keys() != set(names):
+        known = isinstance(values, Mapping)
         raise ArgumentError(
             "history",
-            got=f"has {sorted(map(str, values))[:20]}"
-            if isinstance(values, Mapping)
-            else "is none",
+            got=f"has {sorted(map(str, values))[:20]}" if known else "is no dictionary",
             expected=f"{', '.join(names)} were expected",
-            fix="Pass what to_dict returned.",
+            fix=_FIX,
         )
-    return {f.name: _KINDS[f.type](f.name, values[f.name]) for f in fields(kind)}
+    return {f.name: _CHECKS[f.type](f.name, values[f.name]) for f in fields(kind)}

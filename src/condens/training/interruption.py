@@ -1,4 +1,4 @@
-"""Ctrl-C that waits for the batch to end."""
+"""Interruption: Ctrl-C that waits for the batch to end."""
 
 import signal
 import threading
@@ -13,34 +13,34 @@ class _Handler:
     """Turns the first signal into an event; a second one interrupts at once."""
 
     def __init__(self) -> None:
-        self.asked = threading.Event()
+        self.interrupted = threading.Event()
 
     def __call__(self, *_: Any) -> None:
-        if self.asked.is_set():
+        if self.interrupted.is_set():
             raise KeyboardInterrupt
-        self.asked.set()
+        self.interrupted.set()
 
 
 @contextmanager
 def interruption() -> Iterator[threading.Event]:
     """Turn the first Ctrl-C into an event; a second one interrupts at once.
 
-    Within another interruption its event is shared, so that loops see what stopped a run in
-    them. The event never comes in another thread than the main one, which gets no signals, nor
-    where the signal is ignored or somebody else handles it.
+    Within another interruption its event is shared, so that a loop of runs sees that one was
+    stopped. The event is never set outside the main thread, which alone gets signals, nor where
+    the signal is ignored or somebody else handles it.
     """
     main = threading.current_thread() is threading.main_thread()
     before = signal.getsignal(signal.SIGINT) if main else None
     if isinstance(before, _Handler):
-        yield before.asked
+        yield before.interrupted
         return
     handler = _Handler()
     if before is not signal.default_int_handler:
-        yield handler.asked
+        yield handler.interrupted
         return
     signal.signal(signal.SIGINT, handler)
     try:
-        yield handler.asked
+        yield handler.interrupted
     finally:
         signal.signal(signal.SIGINT, before)
 

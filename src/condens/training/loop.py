@@ -6,48 +6,48 @@ import sys
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from typing import Any, NoReturn
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.utils import clip_grads_with_norm_
 
 from condens.data import Rows
-from condens.errors import ArgumentError, TrainingError
-from condens.nn import DensityNetwork
+from condens.errors import (
+    ArgumentError,
+    InterruptedWarning,
+    KindError,
+    NotFiniteError,
+    TrainingError,
+)
+from condens.nn import DensityNetwork, Head
 from condens.nn.randomness import drawing_from, draws_from_torch, torch_seeded_by
+from condens.scalars import as_real, is_truth
 from condens.training.batches import Batches, Noise, batch_size
-from condens.training.diagnostics import ALONE, Diagnosis, diagnose, remedies
+from condens.training.diagnostics import Diagnosis, diagnose, problems
 from condens.training.history import Epoch, History
-from condens.training.identity import identity
 from condens.training.interruption import how_far, interruption
 from condens.training.objective import objective
 from condens.training.progress import Progress
-from condens.training.readiness import (
-    check_arguments,
-    check_place,
-    check_trainable,
-    check_weights,
-)
-from condens.training.resumption import resume
-from condens.training.run_directory import RunDirectory
+from condens.training.run_directory import RunDirectory, identity
 from condens.training.settings import Settings
 from condens.training.state import State
-from condens.training.threads import SMALL, one_thread
+from condens.training.threads import MAX_SMALL_STEP, one_thread
 
 # Steps in a row with a loss or gradient that is not finite, before the weights go back.
-TRIES = 5
+MAX_SKIPPED_IN_A_ROW = 5
 # How often they go back, each time with this fraction of the rate, before training gives up.
-RETURNS = 5
-SLOWER = 0.3
+MAX_RETURNS = 5
+RATE_AFTER_RETURN = 0.3
 # What torch raises where a covariance is not finite, or singular to all digits.
 DIVERGED: type[RuntimeError] = torch.linalg.LinAlgError  # type: ignore[attr-defined]
-# Rows validated at a time.
-BLOCK = 4096
-# Told where training fails, and true for who has the network.
+ROWS_VALIDATED_AT_A_TIME = 4096
+# Said where training fails, and true for the caller of `train`, who has the network.
 KEPT = "The best weights so far are in the network."
+
+Callback = Callable[[Epoch], object]
 
 
 def train(
@@ -58,106 +58,78 @@ def train(
     validation: Any = None,
     directory: str | os.PathLike[str] | None = None,
     checkpoint_seconds: float = 10.0,
-    callback: Callable[[Epoch], object] | None = None,
+    callbacks: Callback | Sequence[Callback] = (),
     progress: bool | None = None,
+    warn: bool = True,
 ) -> History:
-    """Train a network to give the rows' targets a high density; return what happened.
+    """Fit a network to rows by maximum likelihood; return the history of the run.
 
-    The network ends with the best averaged weights on the validation rows. It never ends
-    with NaN: a step whose loss or gradient is not finite is left out; after several in a row
-    the weights return to the last good ones and the rate falls; and if that does not help, a
-    `TrainingError` says where, with the best weights so far in the network.
+    The network ends with the averaged weights that are best on the validation rows, never with
+    NaN: a step whose loss or gradient is not finite is skipped; after several in a row the
+    weights return to the last good ones and the rate falls; if that does not help, training
+    raises a `TrainingError` and leaves the best weights so far in the network.
 
     Args:
-        network: trained in place, whatever the mode of autograd around; it ends in evaluation
-            mode. What `requires_grad` is off for stays as it is.
+        network: trained in place, also under `torch.no_grad`; it ends in evaluation mode.
+            Parameters without `requires_grad` stay as they are.
         data: `Rows`, or (condition, target) or (condition, target, weights). An entry of the
             target that is NaN was not observed; a row with none observed is left out.
         settings: see `Settings`.
-        validation: rows to validate on, in place of a share of the data.
+        validation: rows to validate on, in place of a fraction of the data.
         directory: where to keep the state of the run. If it holds one already, training goes
             on from there, with the bytes an uninterrupted run would have given.
         checkpoint_seconds: time between two states.
-        callback: called with every `Epoch` that ends. What it raises ends the run, with the
-            state saved and the best weights in the network.
+        callbacks: a function, or several, called with every `Epoch` that ends. One that returns
+            True ends the run, with `history.stopped == "callback"`. What one raises ends it too,
+            with the state saved and the best weights in the network.
         progress: show a line; by default where stderr is a terminal.
+        warn: issue the warnings in `history.warnings`, and one where Ctrl-C ended the run.
 
     Ctrl-C stops after the batch, with a warning, the state saved and
     `history.stopped == "interrupted"`; a second one stops at once.
 
-    Runs in threads give the bytes they give alone, and torch's own generator is left as it was:
-    everything random comes from a generator of the run. Modules and hooks of others may draw
-    from torch's, so a network that has some borrows it for every step, seeded by the run; such
-    steps wait for one another, and other threads should not draw from it meanwhile.
+    Runs in threads give the same bytes as alone, and torch's global generator is left as it was:
+    everything random comes from a generator of the run. Modules that condens does not know, and
+    hooks, may draw from the global one; a network with some borrows it for every step, seeded by
+    the run. Such steps wait for one another, and other threads should not draw from it meanwhile.
     """
-    with interruption() as asked:
-        history = run(
-            network,
-            data,
-            settings,
-            validation=validation,
-            directory=directory,
-            checkpoint_seconds=checkpoint_seconds,
-            callback=callback,
-            progress=progress,
-        )
-    if asked.is_set():
-        goes_on = "" if directory is None else " Run the same again to go on."
-        told = f"Training was interrupted {how_far(history)}.{goes_on}"
-        warnings.warn(told, stacklevel=2)
-    tell(history, stacklevel=3)
-    return history
-
-
-def run(
-    network: DensityNetwork,
-    data: Any,
-    settings: Settings | None = None,
-    *,
-    validation: Any = None,
-    directory: str | os.PathLike[str] | None = None,
-    checkpoint_seconds: float = 10.0,
-    callback: Callable[[Epoch], object] | None = None,
-    progress: bool | None = None,
-) -> History:
-    """Train as `train` does, without a word: `tell` says what is to be said."""
     settings = Settings.given(settings)
-    check_arguments(network, checkpoint_seconds, callback)
+    _check_network(network)
+    seconds = as_real(
+        "checkpoint_seconds",
+        checkpoint_seconds,
+        "0 or more was expected",
+        lambda number: number >= 0,
+        fix="Pass the seconds between two states.",
+    )
+    called = _callbacks(callbacks)
     rows = Rows.given(data, "data")
-    kept = rows.observed()
+    observed = rows.observed()
     held_out = None if validation is None else Rows.given(validation, "validation").observed()
+    show = sys.stderr.isatty() if progress is None else progress
     place = nullcontext() if directory is None else RunDirectory(directory)
-    with place as kept_in, gradients(), interruption() as interrupted:
-        loop = _Loop(network, kept, held_out, settings, kept_in)
-        loop.checkpoint_seconds, loop.interrupted = checkpoint_seconds, interrupted
-        loop.history.rows_left_out = len(rows) - len(kept)
-        show = sys.stderr.isatty() if progress is None else progress
+    with place as opened, gradients(), interruption() as interrupted:
+        loop = _Loop(network, observed, held_out, settings, opened, seconds, interrupted)
+        loop.history.rows_left_out = len(rows) - len(observed)
         with drawing_from(network, loop.state.generator):
-            return loop.run(callback, Progress(settings.epochs) if show else None)
-
-
-def tell(history: History, *, stacklevel: int, components_by_default: bool = False) -> None:
-    """Warn of what is bad about a trained network.
-
-    With `components_by_default` their number was not the user's choice: some data need one only,
-    and that is no news.
-    """
-    for advice in history.warnings:
-        if not (components_by_default and advice.startswith(ALONE)):
-            warnings.warn(advice, stacklevel=stacklevel)
+            history = loop.run(called, Progress(settings.epochs) if show else None)
+    if warn and interrupted.is_set():
+        goes_on = "" if directory is None else " Run the same again to go on."
+        text = f"Training was interrupted {how_far(history)}.{goes_on}"
+        warnings.warn(text, InterruptedWarning, stacklevel=2)
+    if warn:
+        history.warn(stacklevel=2)
+    return history
 
 
 @contextmanager
 def gradients() -> Iterator[None]:
-    """Compute gradients, whether or not the caller does."""
+    """Enable gradients, whether or not the caller does."""
     with torch.inference_mode(False), torch.enable_grad():
         yield
 
 
 class _Loop:
-    checkpoint_seconds: float
-    interrupted: threading.Event
-
     def __init__(
         self,
         network: DensityNetwork,
@@ -165,66 +137,75 @@ class _Loop:
         validation: Rows | None,
         settings: Settings,
         directory: RunDirectory | None,
+        checkpoint_seconds: float,
+        interrupted: threading.Event,
     ) -> None:
+        self.checkpoint_seconds, self.interrupted = checkpoint_seconds, interrupted
         self.network, self.settings, self.directory = network, settings, directory
-        check_trainable(network, settings)
+        _check_trainable(network, settings)
         for part in (rows, validation):
             if part is not None:
-                check_place(network, part)
+                _check_device(network, part)
                 network.check(part.condition, part.target)
         self.identity = {} if directory is None else identity(network, settings, rows, validation)
         if validation is None and settings.validation_fraction and len(rows) > 1:
             rows, validation = rows.split(settings.validation_fraction, settings.seed)
         self.batch_size = batch_size(settings, len(rows))
         weights = sum(parameter.numel() for parameter in network.parameters())
-        self.small = min(self.batch_size, len(rows)) * weights < SMALL
+        self.small = min(self.batch_size, len(rows)) * weights < MAX_SMALL_STEP
+        loaded = None if directory is None else directory.load()
+        if loaded is None:
+            self._start(rows)
         self.state = State(network, settings)
-        resumed = self._resume()
-        if not resumed and settings.start == "keep":
-            network.extend_range(rows.condition)
-        elif not resumed:
-            generator = torch.Generator().manual_seed(settings.seed)
-            with self._threads():
-                network.prepare(
-                    rows.condition,
-                    rows.target,
-                    generator=generator,
-                    from_data=settings.start == "data",
-                )
-            self.state = State(network, settings)
-        check_weights(network)
-        self.foreign = draws_from_torch(network)
+        if directory is not None and loaded is not None:
+            directory.resume(self.state, *loaded, self.identity)
+            if not self.state.position.done:
+                self.history.stopped = ""
+        _check_weights(network)
         if directory is not None:
             directory.begin_log(vars(epoch) for epoch in self.history.epochs)
+        self.foreign = draws_from_torch(network)
         self.batches = Batches(network, rows)
         self.validation = self.batches if validation is None else Batches(network, validation)
         self.noise = Noise(settings, self.batches.rows, network.condition_codes)
         self.history.rows, self.history.validation_rows = len(rows), len(validation or ())
         self.saved = time.monotonic()
 
+    def _start(self, rows: Rows) -> None:
+        """Give the network its scales and first components, or widen its range of conditions."""
+        if self.settings.start == "keep":
+            self.network.extend_range(rows.condition)
+            return
+        generator = torch.Generator().manual_seed(self.settings.seed)
+        from_data = self.settings.start == "data"
+        with self._threads():
+            self.network.prepare(
+                rows.condition, rows.target, generator=generator, from_data=from_data
+            )
+
     @property
     def history(self) -> History:
         return self.state.history
 
-    def run(self, callback: Callable[[Epoch], object] | None, line: Progress | None) -> History:
+    def run(self, callbacks: Sequence[Callback], line: Progress | None) -> History:
         """Train to the end, or to an interruption."""
         position = self.state.position
         try:
             if not self.state.best:
                 with self._threads():
                     self._consider(-1, self._validate())
-            finished = position["done"]
-            while not position["done"] and not self.interrupted.is_set():
+            finished = position.done
+            while not position.done and not self.interrupted.is_set():
                 with self._threads():
                     epoch = self._epoch()
                 if epoch is None:
                     continue
-                self._log(epoch)
-                if callback is not None:
-                    self._call(callback, epoch)
+                if self.directory is not None:
+                    self.directory.log(vars(epoch))
+                self._call(callbacks, epoch)
                 if line is not None:
                     line.show(epoch)
-            if not position["done"]:
+            if not position.done:
                 self.history.stopped = "interrupted"
             if not finished:
                 self._save()
@@ -235,17 +216,21 @@ class _Loop:
             if line is not None:
                 best = self.history
                 line.close(f"best validation {best.best_nll:.4g} in epoch {best.best_epoch + 1}")
-        if position["done"]:
+        if position.done:
             with self._threads():
-                self.history.warnings = remedies(self._diagnose())
+                found = problems(self._diagnose())
+            self.history.warnings = [str(problem) for problem in found]
+            self.history.warning_classes = [type(problem).__name__ for problem in found]
         return self.history
 
-    def _call(self, callback: Callable[[Epoch], object], epoch: Epoch) -> None:
+    def _call(self, callbacks: Sequence[Callback], epoch: Epoch) -> None:
         try:
-            callback(epoch)
+            answers = [callback(epoch) for callback in callbacks]
         except BaseException:
             self._save()  # what it has seen it need not see again
             raise
+        if any(is_truth(answer) and answer for answer in answers) and not self.history.stopped:
+            self.history.stopped, self.state.position.done = "callback", True
 
     def _threads(self) -> AbstractContextManager[None]:
         return one_thread() if self.small else nullcontext()
@@ -257,39 +242,31 @@ class _Loop:
     def _epoch(self) -> Epoch | None:
         """Go through the rest of an epoch; return it, or None where it was interrupted."""
         position, began = self.state.position, time.monotonic()
-        spent, size = position["seconds"], self.batch_size
-        if not position["batch"] and self._sound():
+        spent, seed = position.seconds, self.settings.seed
+        last = self.history.epochs[-1:]
+        if not position.batch and all(math.isfinite(epoch.validation_nll) for epoch in last):
             self.state.keep_good()
         self.network.train()
-        for batch in self.batches.shuffled(
-            self.settings.seed, position["epoch"], position["batch"], size
-        ):
+        for batch in self.batches.shuffled(seed, position.epoch, position.batch, self.batch_size):
             self._step(self.noise.add(batch, self.state.generator))
-            position["batch"] += 1
-            position["seconds"] = spent + time.monotonic() - began
+            position.batch += 1
+            position.seconds = spent + time.monotonic() - began
             if time.monotonic() - self.saved > self.checkpoint_seconds:
                 self._save()
             if self.interrupted.is_set():
                 return None
         return self._close_epoch()
 
-    def _sound(self) -> bool:
-        """Whether the last epoch, if any, left weights worth returning to."""
-        return not self.history.epochs or math.isfinite(self.history.epochs[-1].validation_nll)
-
     def _step(self, batch: Rows) -> None:
-        """Take a step, or leave it out where its numbers are not finite."""
+        """Take a step, or skip it where its numbers are not finite."""
         position, state = self.state.position, self.state
         for parameter in state.parameters:
             parameter.grad = None
         try:
             with self._loan():
+                complete = self.batches.complete
                 loss = objective(
-                    self.network,
-                    self.settings,
-                    position["epoch"],
-                    batch,
-                    complete=self.batches.complete,
+                    self.network, self.settings, position.epoch, batch, complete=complete
                 )
                 if not loss.requires_grad:
                     raise ArgumentError(
@@ -300,45 +277,45 @@ class _Loop:
                     )
                 loss.backward()
         except DIVERGED:
-            self._leave_out(math.nan)
+            self._skip(math.nan)
             return
         gradients = [p.grad for p in state.parameters if p.grad is not None]
         size = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))
         value, length = loss.item(), size.item()
         if not (math.isfinite(value) and math.isfinite(length)):
-            self._leave_out(value)
+            self._skip(value)
             return
         if length > self.settings.clip:
             clip_grads_with_norm_(state.parameters, self.settings.clip, size)
         state.step(self._rate())
-        position["step"] += 1
-        position["streak"] = 0
-        position["loss"] += value * len(batch)
-        position["rows"] += len(batch)
+        position.step += 1
+        position.skipped_in_a_row = 0
+        position.loss_sum += value * len(batch)
+        position.rows += len(batch)
         if self.settings.average:
             state.follow(self.settings.average)
 
     def _rate(self) -> float:
         settings, position = self.settings, self.state.position
-        rate = settings.learning_rate * position["reduction"]
-        rate *= min(1.0, (position["step"] + 1) / (settings.warmup_steps + 1))
+        rate = settings.learning_rate * position.rate_factor
+        rate *= min(1.0, (position.step + 1) / (settings.warmup_steps + 1))
         if settings.schedule == "cosine":
             batches = math.ceil(len(self.batches) / self.batch_size)
-            done = (position["epoch"] + position["batch"] / batches) / settings.epochs
+            done = (position.epoch + position.batch / batches) / settings.epochs
             rate *= 0.5 * (1 + math.cos(math.pi * min(done, 1.0)))
         return rate
 
-    def _leave_out(self, loss: float) -> None:
+    def _skip(self, loss: float) -> None:
         """Count a step that was not taken; after several, go back and slow down."""
         position = self.state.position
-        position["skipped"] += 1
-        position["streak"] += 1
-        if position["streak"] < TRIES:
+        position.skipped_steps += 1
+        position.skipped_in_a_row += 1
+        if position.skipped_in_a_row < MAX_SKIPPED_IN_A_ROW:
             return
-        position["streak"] = 0
-        position["restores"] += 1
-        position["reduction"] *= SLOWER
-        if position["restores"] > RETURNS:
+        position.skipped_in_a_row = 0
+        position.returns += 1
+        position.rate_factor *= RATE_AFTER_RETURN
+        if position.returns > MAX_RETURNS:
             self._give_up(loss)
         self.state.return_to_good()
 
@@ -349,96 +326,73 @@ class _Loop:
         self.history.stopped = "failed"
         self._save()
         raise TrainingError(
-            f"The loss or its gradient was not finite {position['skipped']} times in epoch "
-            f"{position['epoch'] + 1}, last in batch {position['batch'] + 1} (loss {loss:g}); "
-            f"going back {RETURNS} times to smaller rates did not help. The worst parameter is "
+            f"The loss or its gradient was not finite {position.skipped_steps} times in epoch "
+            f"{position.epoch + 1}, last in batch {position.batch + 1} (loss {loss:g}); "
+            f"going back {MAX_RETURNS} times to smaller rates did not help. The worst parameter is "
             f"{worst}. Lower learning_rate or clip, raise the floor of the head, add "
             f"target_noise, or look for outliers in the data. {KEPT}"
         )
 
     @torch.no_grad()
     def _validate(self) -> float:
-        """Return the loss of the averaged weights on the validation rows, in own units."""
+        """Return the loss of the averaged weights on the validation rows, in original units."""
         self.network.eval()
         total = 0.0
         with self.state.averaged(), self._loan(), suppress(DIVERGED):
-            for batch in self.validation.in_order(BLOCK):
+            for batch in self.validation.in_order(ROWS_VALIDATED_AT_A_TIME):
                 total += float(self.network.standard_loss(*batch)) * len(batch)
             return total / len(self.validation) + self.validation.offset
         return math.nan
 
     def _consider(self, number: int, loss: float) -> None:
         """Keep the averaged weights if they are the best, and count the epochs since."""
-        self.state.position["stalled"] += 1
+        self.state.position.stalled_epochs += 1
         if loss < self.history.best_nll or not self.state.best:
             self.history.best_nll, self.history.best_epoch = loss, number
-            self.state.position["stalled"] = 0
+            self.state.position.stalled_epochs = 0
             with self.state.averaged():
                 self.state.keep_best()
 
     def _close_epoch(self) -> Epoch:
-        """Validate, look at the components, and decide whether to go on."""
-        position, settings, number = (
-            self.state.position,
-            self.settings,
-            self.state.position["epoch"],
-        )
+        """Validate, diagnose the components, and decide whether to go on."""
+        position, settings = self.state.position, self.settings
         loss = self._validate()
         with self.state.averaged():
             found = self._diagnose()
-        mean = position["loss"] / position["rows"] if position["rows"] else math.nan
+        mean = position.loss_sum / position.rows if position.rows else math.nan
         epoch = Epoch(
-            epoch=number,
-            steps=position["batch"],
+            epoch=position.epoch,
+            steps=position.batch,
             rate=self._rate(),
             train_nll=mean + self.batches.offset,
             validation_nll=loss,
-            seconds=position["seconds"],
-            skipped_steps=position["skipped"],
-            **found.to_dict(),
+            seconds=position.seconds,
+            skipped_steps=position.skipped_steps,
+            **found._asdict(),
         )
         self.history.epochs.append(epoch)
-        self._consider(number, loss)
-        stalled = position["stalled"]
-        if (
-            settings.schedule == "plateau"
-            and stalled
-            and not stalled % (settings.patience // 3 or 1)
-        ):
-            position["reduction"] *= 0.5
-        position |= {"epoch": number + 1, "batch": 0, "loss": 0.0, "rows": 0}
-        position |= {"seconds": 0.0, "skipped": 0}
-        if number + 1 >= settings.epochs:
+        self._consider(position.epoch, loss)
+        stalled = position.stalled_epochs
+        halved_after = max(settings.patience // 3, 1)
+        if settings.schedule == "plateau" and stalled and not stalled % halved_after:
+            position.rate_factor *= 0.5
+        position.next_epoch()
+        if position.epoch >= settings.epochs:
             self.history.stopped = "all epochs"
         elif stalled >= settings.patience:
             self.history.stopped = "no better validation loss"
-        position["done"] = bool(self.history.stopped)
+        position.done = bool(self.history.stopped)
         return epoch
 
     def _diagnose(self) -> Diagnosis:
         with self._loan():
             return diagnose(self.network, *self.validation.rows[:2])
 
-    def _log(self, epoch: Epoch) -> None:
-        if self.directory is not None:
-            self.directory.log(vars(epoch))
-
     def _save(self) -> None:
         if self.directory is not None:
             values = {"identity": self.identity, **self.state.values()}
             self.directory.save(self.state.tensors(), values)
             self.saved = time.monotonic()
-
-    def _resume(self) -> bool:
-        """Take the state from the run directory, if it has one of this run."""
-        loaded = None if self.directory is None else self.directory.load()
-        if self.directory is None or loaded is None:
-            return False
-        tensors, values = loaded
-        resume(self.directory.path, self.state, tensors, values, self.identity)
-        if not self.state.position["done"]:
-            self.history.stopped = ""
-        return True
 
 
 def _badness(parameter: Tensor) -> float:
@@ -447,3 +401,100 @@ def _badness(parameter: Tensor) -> float:
     if gradient is not None and not bool(gradient.isfinite().all()):
         return math.inf
     return float(parameter.detach().abs().amax())
+
+
+def _check_network(network: Any) -> None:
+    if isinstance(network, DensityNetwork):
+        return
+    kind = isinstance(network, type)
+    raise KindError(
+        "network",
+        got=f"is {'the class' if kind else 'a'} {(network if kind else type(network)).__name__}",
+        expected="a DensityNetwork was expected",
+        fix="Make it the backbone of one: MixtureNetwork(backbone, head)."
+        if isinstance(network, nn.Module)
+        else "Pass one, such as MixtureNetwork.of(conditions, targets).",
+    )
+
+
+def _callbacks(given: Any) -> tuple[Callback, ...]:
+    """Return the callbacks as a tuple: one function, several, or None for none."""
+    listed = tuple(given) if isinstance(given, list | tuple) else () if given is None else (given,)
+    for callback in listed:
+        if not callable(callback):
+            raise KindError(
+                "callbacks",
+                got=f"has a {type(callback).__name__}",
+                expected="functions of an Epoch were expected",
+                fix="Pass one, a list of them, or leave it out.",
+            )
+    return listed
+
+
+def _check_trainable(network: DensityNetwork, settings: Settings) -> None:
+    """Refuse networks that no step can change, or whose frozen bias the start would change."""
+    named = dict(network.named_parameters())
+    for name, parameter in named.items():
+        if isinstance(parameter, nn.UninitializedParameter):
+            raise ArgumentError(
+                "network",
+                got=f"has {name}, which has no shape yet",
+                expected="every layer's size is needed",
+                fix="Call the backbone once with some standardised conditions.",
+            )
+        if parameter.is_inference():
+            raise ArgumentError(
+                "network",
+                got=f"has {name}, made under torch.inference_mode",
+                expected="such tensors have no gradient",
+                fix="Make the network outside of it.",
+            )
+    if not any(parameter.requires_grad for parameter in named.values()):
+        raise ArgumentError(
+            "network",
+            got="has no parameter that requires a gradient",
+            expected="training changes some",
+            fix="Call network.requires_grad_(True), or on the part to be trained.",
+        )
+    dtypes = {str(parameter.dtype).removeprefix("torch.") for parameter in named.values()}
+    # Foreign modules may mix precisions on purpose.
+    if len(dtypes) > 1 and not draws_from_torch(network):
+        raise ArgumentError(
+            "network",
+            got=f"is in {' and '.join(sorted(dtypes))}",
+            expected="one precision was expected",
+            fix="Call network.float().",
+        )
+    heads = [module for module in network.modules() if isinstance(module, Head)]
+    if settings.start == "data" and any(not head.linear.bias.requires_grad for head in heads):
+        raise ArgumentError(
+            "network",
+            got="has a head whose bias is frozen",
+            expected="start='data' would move it",
+            fix="Pass Settings(start='keep').",
+        )
+
+
+def _check_device(network: DensityNetwork, rows: Rows) -> None:
+    """Refuse rows on another device than the network's."""
+    device = network.target_scaling.scale.device
+    if rows.target.device != device:
+        raise ArgumentError(
+            "target",
+            got=f"is on {rows.target.device}",
+            expected=f"the network is on {device}",
+            fix="Move one of them with .to(device).",
+        )
+
+
+@torch.no_grad()
+def _check_weights(network: DensityNetwork) -> None:
+    """Refuse to start from weights that no step can repair."""
+    for name, parameter in network.named_parameters():
+        if not bool(parameter.isfinite().all()):
+            raise NotFiniteError(
+                "network",
+                got=f"has NaN or infinity in {name}",
+                expected="training starts from its weights",
+                fix="Make the network anew, or load one with finite weights.",
+            )

@@ -1,4 +1,4 @@
-"""What a step minimises."""
+"""The objective of a step: the NLL, a bound on it, and the entropy of the weights."""
 
 import torch
 from torch import Tensor
@@ -25,9 +25,9 @@ _BOUNDS = {
 def objective(
     network: DensityNetwork, settings: Settings, epoch: int, batch: Rows, *, complete: bool = False
 ) -> Tensor:
-    """Return the loss of a batch of standardised rows, the mean over the members'.
+    """Return the loss of a batch of standardised rows, for an ensemble the mean of its members.
 
-    `complete` says that no target is missing.
+    `complete` promises that no target is missing.
     """
     if isinstance(network, Ensemble):
         losses = [_loss(member, settings, epoch, batch, complete) for member in network.members]
@@ -48,8 +48,8 @@ def _loss(
     else:
         loss = network.head.loss(features, target, weights, complete=complete)
     if settings.entropy:
-        log_shares = torch.log_softmax(network.head.logits_of(features), -1)
-        entropy = -(log_shares.exp() * log_shares).sum(-1)
+        log_weights = torch.log_softmax(network.head.logits_of(features), -1)
+        entropy = -(log_weights.exp() * log_weights).sum(-1)
         loss = loss - settings.entropy * weighted_sum(entropy, weights)
     return loss
 
@@ -62,8 +62,8 @@ def _bound(
         raise ArgumentError(
             "bound",
             got=f"is {name!r}",
-            expected="there is none for heads of low rank",
-            fix="Leave it out.",
+            expected="covariance 'low_rank' has no such bound",
+            fix="Leave bound out, or choose another covariance.",
         )
     whole = (~target.isnan().any(1)).nonzero().flatten()
     parameters = network.head.parameters_of(features[whole])

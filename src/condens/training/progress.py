@@ -1,4 +1,4 @@
-"""A line that shows how far a run is, on a terminal."""
+"""The progress line of a run, on a terminal."""
 
 import sys
 import time
@@ -6,7 +6,7 @@ from typing import TextIO
 
 from condens.training.history import Epoch
 
-WIDTH = 24
+BAR_CHARACTERS = 24
 
 
 class Progress:
@@ -23,11 +23,11 @@ class Progress:
         """Show an epoch that has ended."""
         if self._first is None:
             self._first = epoch.epoch
-        done = (epoch.epoch + 1) / self.epochs
+        full = round(BAR_CHARACTERS * (epoch.epoch + 1) / self.epochs)
         spent = time.monotonic() - self._began
-        share = (epoch.epoch + 1 - self._first) / max(self.epochs - self._first, 1)
-        left = spent * (1 - share) / share if share else 0.0
-        bar = "█" * round(WIDTH * done) + "·" * (WIDTH - round(WIDTH * done))
+        fraction = (epoch.epoch + 1 - self._first) / max(self.epochs - self._first, 1)
+        left = spent * (1 - fraction) / fraction if fraction else 0.0
+        bar = "█" * full + "·" * (BAR_CHARACTERS - full)
         rate = epoch.steps / epoch.seconds if epoch.seconds else 0.0
         self._line(
             f"{bar} epoch {epoch.epoch + 1}/{self.epochs}  train {epoch.train_nll:.4g}  "

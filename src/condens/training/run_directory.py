@@ -1,35 +1,44 @@
-"""A run directory: the state of a run on disk, whole or not at all.
+"""Run directories: the state of a run on disk, whose it is, and going on from it.
 
 A state is two files. The tensors come first, then a JSON file that names them, holds every
 other value and the hash of both. Each is written beside its place, synced, and moved there; a
 state exists once its JSON does. The state before is kept until the next is safe, so a kill at
 any moment, or a full disk, leaves one that is good. No link in the directory is written through.
+
+A state belongs to one network, one `Settings` and one set of rows, its identity; a run goes on
+only from its own.
 """
 
 import hashlib
 import json
 import os
 import re
-from collections.abc import Callable, Iterable
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 import safetensors.torch
+import torch
 from safetensors import SafetensorError
-from torch import Tensor
+from torch import Tensor, nn
 
-from condens.errors import RunDirectoryError
+from condens.data import Rows
+from condens.errors import CondensError, RunDirectoryError
 from condens.files import append, open_regular, write_whole
-from condens.scalars import spelt
+from condens.nn import MLP, DensityNetwork, Head, TableMLP
+from condens.scalars import encode_floats
+from condens.training.settings import Settings
+from condens.training.state import State, Tensors
 
 if os.name == "posix":
     import fcntl
 
-KEPT = 2
-# Our own names; the last group is of what an earlier version left half written.
-_FILE = re.compile(r"(?:state-([0-9]{8,})\.(json|safetensors)|log\.jsonl)(\.part)?")
+STATES_KEPT = 2
+_STATE_FILE = re.compile(r"state-([0-9]{8,})\.(json|safetensors)")
+
+Identity = dict[str, Any]
 
 
 class RunDirectory:
@@ -71,11 +80,11 @@ class RunDirectory:
                 fix="Wait for it to end, stop it, or name another directory.",
             ) from error
         try:
-            self._remove(lambda _, part: part)
-            self._next = 1 + max(self._numbers(), default=-1)
-        except OSError as error:
+            with self._writing():
+                self._next = 1 + max(self._numbers(), default=-1)
+        except RunDirectoryError:
             self._unlock()
-            raise self._unwritable(error) from error
+            raise
         return self
 
     def __exit__(
@@ -91,17 +100,14 @@ class RunDirectory:
         # Cloned: modules may share a tensor, and safetensors refuses that.
         data = safetensors.torch.save({name: t.clone().contiguous() for name, t in tensors.items()})
         text = json.dumps({"sha256": _digest(data, values), "values": values}, indent=1)
-        last = self._next - KEPT
-        try:
+        with self._writing():
             write_whole(self._tensors(self._next), data)
             write_whole(self._values(self._next), text.encode())
-            self._remove(lambda number, _: number is not None and number <= last)
-        except OSError as error:
-            raise self._unwritable(error) from error
+            self._remove_through(self._next - STATES_KEPT)
         self._next += 1
 
     def load(self) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
-        """Return the last state that is whole, or None where there was never one."""
+        """Return the last whole state, or None if there was never one."""
         numbers = sorted(self._numbers(), reverse=True)
         for number in numbers:
             with suppress(
@@ -123,27 +129,51 @@ class RunDirectory:
             fix="Restore the files from a copy, or begin again in another directory.",
         )
 
+    def resume(self, state: State, tensors: Tensors, values: Any, ours: Identity) -> None:
+        """Let a new state become one that was loaded; raise `RunDirectoryError` if it cannot.
+
+        A hash says that a state is what was written, not that this program wrote it.
+        """
+        values = values if isinstance(values, Mapping) else {}
+        check_same(self.path, values.get("identity"), ours)
+        fault = _fault(state, tensors)
+        if fault is not None:
+            raise self._damaged(fault)
+        try:
+            state.load(tensors, values)
+        except (CondensError, RuntimeError, ValueError, TypeError, KeyError) as error:
+            text = str(error).strip().partition("\n")[0][:200]
+            raise self._damaged(f"cannot be read ({text})") from error
+
     def begin_log(self, lines: Iterable[dict[str, Any]]) -> None:
         """Write log.jsonl anew, without what a killed run logged and a resumed one will again."""
-        text = "".join(_line(line) for line in lines)
-        try:
-            write_whole(self.path / "log.jsonl", text.encode())
-        except OSError as error:
-            raise self._unwritable(error) from error
+        with self._writing():
+            write_whole(self.path / "log.jsonl", "".join(map(_line, lines)).encode())
 
     def log(self, line: dict[str, Any]) -> None:
         """Append a line to log.jsonl."""
-        try:
+        with self._writing():
             append(self.path / "log.jsonl", _line(line).encode())
-        except OSError as error:
-            raise self._unwritable(error) from error
 
-    def _unwritable(self, error: OSError) -> RunDirectoryError:
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        """Raise `RunDirectoryError` for what the system refuses."""
+        try:
+            yield
+        except OSError as error:
+            raise RunDirectoryError(
+                str(self.path),
+                got=f"cannot be written ({error.strerror})",
+                expected="a run keeps its state there; the one before is still good",
+                fix="Make room, and run again to go on from it.",
+            ) from error
+
+    def _damaged(self, fault: str) -> RunDirectoryError:
         return RunDirectoryError(
             str(self.path),
-            got=f"cannot be written ({error.strerror})",
-            expected="a run keeps its state there; the one before is still good",
-            fix="Make room, and run again to go on from it.",
+            got=f"holds a state that {fault}",
+            expected="a run goes on from what condens wrote",
+            fix="Restore the files from a copy, or begin again in another directory.",
         )
 
     def _unlock(self) -> None:
@@ -151,17 +181,17 @@ class RunDirectory:
             os.close(self._lock)
             self._lock = None
 
-    def _remove(self, unwanted: Callable[[int | None, bool], bool]) -> None:
-        """Remove our own files, by the number of their state and whether they are half written."""
+    def _remove_through(self, last: int) -> None:
+        """Remove the states up to a number."""
         # In the order of their names the JSON goes first: without it there is no state at all.
         for file in sorted(self.path.iterdir()):
-            ours = _FILE.fullmatch(file.name)
-            if ours and unwanted(int(ours[1]) if ours[1] else None, bool(ours[3])):
+            ours = _STATE_FILE.fullmatch(file.name)
+            if ours and int(ours[1]) <= last:
                 file.unlink(missing_ok=True)
 
     def _numbers(self) -> list[int]:
-        names = (_FILE.fullmatch(file.name) for file in self.path.iterdir())
-        return [int(name[1]) for name in names if name and name[2] == "json" and not name[3]]
+        names = (_STATE_FILE.fullmatch(file.name) for file in self.path.iterdir())
+        return [int(name[1]) for name in names if name and name[2] == "json"]
 
     def _tensors(self, number: int) -> Path:
         return self.path / f"state-{number:08d}.safetensors"
@@ -191,4 +221,167 @@ def _read(path: Path) -> bytes:
 
 
 def _line(record: dict[str, Any]) -> str:
-    return json.dumps(spelt(record), allow_nan=False) + "\n"
+    return json.dumps(encode_floats(record), allow_nan=False) + "\n"
+
+
+# What AdamW keeps for a parameter, once it has had a gradient.
+_ADAM_MOMENTS = ("exp_avg", "exp_avg_sq")
+
+
+def _fault(state: State, tensors: Tensors) -> str | None:
+    """Return what is wrong with the tensors of a state: missing, unknown, of another shape."""
+    expected, optional = _forms(state)
+    for name in expected:
+        if name not in tensors:
+            return f"lacks {name}"
+    for name, tensor in tensors.items():
+        form = expected.get(name, optional.get(name))
+        if form is None:
+            return f"has an unknown {name[:100]!r}"
+        if (tensor.dtype, tensor.shape) != (form.dtype, form.shape):
+            got = f"{tensor.dtype} {list(tensor.shape)}"
+            return f"has {name} as {got} for {form.dtype} {list(form.shape)}"
+    # One of a group means all of it.
+    begun = {_group(name) for name in tensors if name in optional}
+    lost = [name for name in optional if name not in tensors and _group(name) in begun]
+    return f"lacks {lost[0]}" if lost else None
+
+
+def _group(name: str) -> str:
+    """Return what tensors come with: all good ones, all best ones, a parameter's moments."""
+    kind, part, *_ = name.split(".")
+    return name.rpartition(".")[0] if part == "optimiser" else kind
+
+
+def _forms(state: State) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """Return tensors like those that a state must have, and like those that it may have."""
+    expected = state.tensors()
+    now = {name: tensor for name, tensor in expected.items() if name.startswith("now.")}
+    moments = {
+        f"now.optimiser.{i}.{name}": tensor
+        for i, parameter in enumerate(state.parameters)
+        for name, tensor in (*((m, parameter) for m in _ADAM_MOMENTS), ("step", torch.tensor(0.0)))
+    }
+    optional = dict(moments)
+    optional |= {name.replace("now.", "good.", 1): t for name, t in (now | moments).items()}
+    optional |= {f"best.{name}": t for name, t in state.network.state_dict().items()}
+    return expected, optional
+
+
+# Attributes of every module, and the names of the targets: they change nothing that is learned.
+_IGNORED = vars(nn.Module()).keys() | {"names"}
+_HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
+
+
+def identity(
+    network: DensityNetwork, settings: Settings, rows: Rows, validation: Rows | None
+) -> Identity:
+    """Return the architecture of the network, the settings, and a hash of the data's bytes."""
+    parts = {"rows": rows, "validation": validation or ()}
+    hashes = [
+        (name, place, _hash(tensor))
+        for name, part in parts.items()
+        for place, tensor in enumerate(part)
+        if tensor is not None
+    ]
+    data = hashlib.sha256(repr(hashes).encode()).hexdigest()
+    # Through JSON and back, as the one it will be compared with.
+    given: dict[str, Any] = json.loads(json.dumps(settings.to_dict()))
+    return {"network": _architecture(network), "settings": given, "data": data}
+
+
+def check_same(path: Path, theirs: Any, ours: Identity) -> None:
+    """Refuse to go on with a run that had another network, other settings or other data."""
+    if theirs == ours:
+        return
+    before = theirs if isinstance(theirs, Mapping) else {}
+    other = _differences(before.get("settings"), ours["settings"])
+    layers = _differences(before.get("network"), ours["network"])
+    if other:
+        got, expected = f"holds a run with other {', '.join(other)}", "a run keeps its settings"
+    elif layers:
+        got, expected = f"holds another network (see {layers[0]})", "a run keeps its network"
+    else:
+        got, expected = "holds a run on other data", "a run keeps its data"
+    raise RunDirectoryError(
+        str(path),
+        got=got,
+        expected=expected,
+        fix="Use the same again to go on, or name another directory.",
+    )
+
+
+def _architecture(network: DensityNetwork) -> dict[str, str]:
+    """Return what a network's state must fit into, and all that is in no tensor of its state.
+
+    Weights and buffers come from the state; what makes them what they become does not: which
+    are trained, the classes of the modules, and their numbers and words, such as the rate of a
+    dropout, wherever a module keeps them. A number that a module changes itself belongs in a
+    buffer: kept as an attribute it would not be resumed, and makes another network here.
+    """
+    frozen = {name for name, p in network.named_parameters() if not p.requires_grad}
+    held = {
+        name: f"{t.dtype} {list(t.shape)}" + (", frozen" if name in frozen else "")
+        for name, t in network.state_dict().items()
+    }
+    for name, module in network.named_modules():
+        held |= {".".join(filter(None, (name, key))): text for key, text in _options(module)}
+    return held
+
+
+def _options(module: nn.Module) -> Iterator[tuple[str, str]]:
+    """Yield what a module is made with, beside its weights."""
+    yield "class", type(module).__qualname__
+    if isinstance(module, MLP | TableMLP | Head):  # the arguments, by their names
+        yield from ((key, _describe(value)) for key, value in module.to_dict().items())
+    # As a copy would have it: what a module only remembers of its last use is none of its form.
+    copied = module.__getstate__()
+    for key, value in (copied if isinstance(copied, dict) else vars(module)).items():
+        if key not in _IGNORED:
+            yield key, _describe(value)
+    for name in _HOOKS:
+        if hooks := list(vars(module).get(name, {}).values()):
+            yield name, _describe(hooks)
+    lasting = module.state_dict(keep_vars=True).keys()
+    for name, buffer in module.named_buffers(recurse=False):
+        if name not in lasting:
+            yield name, _describe(buffer)
+
+
+def _describe(value: Any, depth: int = 8) -> str:
+    """Return a text that is the same in every process for the same value."""
+    if value is None or isinstance(value, bool | int | float | complex | str | bytes):
+        return repr(value)
+    if isinstance(value, torch.dtype | torch.device | torch.Size):
+        return str(value)
+    if isinstance(value, Tensor):
+        return _hash(value)
+    if not depth or isinstance(value, nn.Module):
+        return type(value).__qualname__
+    if isinstance(value, Mapping):
+        pairs = [f"{_describe(k, depth - 1)}: {_describe(v, depth - 1)}" for k, v in value.items()]
+        return f"{{{', '.join(pairs)}}}"
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(_describe(part, depth - 1) for part in value)}]"
+    if isinstance(value, set | frozenset):
+        return f"{{{', '.join(sorted(_describe(part, depth - 1) for part in value))}}}"
+    if hasattr(value, "func") and hasattr(value, "args"):  # functools.partial
+        return _describe([value.func, value.args, getattr(value, "keywords", None)], depth - 1)
+    if hasattr(value, "__qualname__"):  # a function or a class
+        return str(value.__qualname__)
+    if type(value).__module__ == "numpy":
+        return f"{type(value).__name__} {_describe(value.tolist(), depth - 1)}"
+    # Of other objects only what they hold themselves: they may know half the program.
+    held = getattr(value, "__dict__", None)
+    return f"{type(value).__qualname__} {_describe(held, min(depth - 1, 2)) if held else ''}"
+
+
+def _hash(tensor: Tensor) -> str:
+    tensor = tensor.detach().cpu().contiguous()
+    digest = hashlib.sha256(tensor.reshape(-1).view(torch.uint8).numpy().data)
+    return f"{tensor.dtype} {list(tensor.shape)} {digest.hexdigest()}"
+
+
+def _differences(before: Any, now: Mapping[str, Any]) -> list[str]:
+    known = before if isinstance(before, Mapping) else {}
+    return [name for name in {**now, **known} if known.get(name) != now.get(name)]

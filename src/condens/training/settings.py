@@ -1,22 +1,30 @@
-"""How to train."""
+"""The settings of a training run."""
 
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields
+from functools import partial
 from typing import Any, Literal
 
 from condens.errors import ArgumentError
-from condens.scalars import as_choice, as_real, as_truth, as_whole, refused, spelt, unspelt
+from condens.scalars import (
+    as_choice,
+    as_fraction,
+    as_real,
+    as_truth,
+    as_whole,
+    decode_float,
+    encode_floats,
+    refused,
+)
 
 Schedule = Literal["cosine", "plateau", "constant"]
 Bound = Literal["weighted", "uniform", "printed"]
 
-_FIX = "Change it, or leave it out."
-
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """Everything `train` can be told; the defaults are meant to be left alone.
+    """How to train; the defaults suit most data.
 
     Args:
         epochs: passes over the data, at most.
@@ -66,18 +74,19 @@ class Settings:
 
     def __post_init__(self) -> None:
         for field in fields(self):
-            plain = _CHECKS[field.name](field.name, getattr(self, field.name))
+            fix = f"Leave it out for the default, {field.default!r}."
+            plain = _CHECKS[field.name](field.name, getattr(self, field.name), fix=fix)
             object.__setattr__(self, field.name, plain)
 
     def __repr__(self) -> str:
-        """Tell what differs from the defaults.
+        """Name what differs from the defaults.
 
         >>> Settings(epochs=5, clip=1)
         Settings(epochs=5, clip=1.0)
         """
-        own = ((field, getattr(self, field.name)) for field in fields(self))
-        told = (f"{field.name}={value!r}" for field, value in own if value != field.default)
-        return f"{type(self).__name__}({', '.join(told)})"
+        given = ((field, getattr(self, field.name)) for field in fields(self))
+        changes = (f"{field.name}={value!r}" for field, value in given if value != field.default)
+        return f"{type(self).__name__}({', '.join(changes)})"
 
     def to_dict(self) -> dict[str, Any]:
         """Return the settings as plain values, for JSON, in which infinity is a word.
@@ -85,12 +94,12 @@ class Settings:
         >>> Settings(clip=float("inf")).to_dict()["clip"]
         'inf'
         """
-        found: dict[str, Any] = spelt(asdict(self))
-        return found
+        plain: dict[str, Any] = encode_floats(asdict(self))
+        return plain
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "Settings":
-        """Return settings from `to_dict`; what is unknown is refused by name."""
+        """Return the settings of what `to_dict` returned; unknown names are refused."""
         if not isinstance(values, Mapping):
             raise ArgumentError(
                 "settings",
@@ -107,7 +116,7 @@ class Settings:
                     expected=f"the settings are {', '.join(sorted(known))}",
                     fix="Check its name.",
                 )
-        return cls(**{name: unspelt(value) for name, value in values.items()})
+        return cls(**{name: decode_float(value) for name, value in values.items()})
 
     @classmethod
     def given(cls, settings: Any) -> "Settings":
@@ -122,71 +131,63 @@ expected. Pass Settings(epochs=5).
             return cls()
         if isinstance(settings, cls):
             return settings
-        remedy = "Pass Settings(epochs=…), or leave it out."
+        fix = "Pass Settings(epochs=…), or leave it out."
         if isinstance(settings, Mapping) and all(isinstance(name, str) for name in settings):
-            told = ", ".join(f"{name}={value!r}" for name, value in settings.items())
-            remedy = f"Pass Settings({told if len(told) < 200 else '…'})."
+            arguments = ", ".join(f"{name}={value!r}" for name, value in settings.items())
+            fix = f"Pass Settings({arguments if len(arguments) < 200 else '…'})."
         elif settings is cls:
-            remedy = "Call it: Settings()."
+            fix = "Call it: Settings()."
         raise ArgumentError(
             "settings",
             got="is the class" if settings is cls else f"is a {type(settings).__name__}",
             expected="condens.training.Settings was expected",
-            fix=remedy,
+            fix=fix,
         )
 
 
-Check = Callable[[str, Any], Any]
-
-
-def _whole(least: int, most: int = 2**63 - 1) -> Check:
-    return lambda name, value: as_whole(name, value, least, most, fix=_FIX)
-
-
-def _real(expected: str, fits: Callable[[float], bool]) -> Check:
-    return lambda name, value: as_real(name, value, f"{expected} was expected", fits, fix=_FIX)
-
-
-def _choice(*choices: str | None) -> Check:
-    return lambda name, value: as_choice(name, value, choices, fix=_FIX)
+# Of a name, a value and, as `fix`, what to do where it is wrong; returns the plain value.
+Check = Callable[..., Any]
 
 
 def _or_rule(check: Check, expected: str) -> Check:
-    def checked(name: str, value: Any) -> Any:
+    def checked(name: str, value: Any, *, fix: str) -> Any:
         if isinstance(value, str) and value == "rule":
             return "rule"
         try:
-            return check(name, value)
+            return check(name, value, fix=fix)
         except ArgumentError:
-            raise refused(name, value, f'{expected}, or "rule", was expected', _FIX) from None
+            raise refused(name, value, f'{expected}, or "rule", was expected', fix) from None
 
     return checked
 
 
-_POSITIVE = _real("a finite number above 0", lambda x: 0 < x < math.inf)
-_NOT_NEGATIVE = _real("a finite number from 0", lambda x: 0 <= x < math.inf)
-_SHARE = _real("a number from 0 to below 1", lambda x: 0 <= x < 1)
+_FROM_0, _FROM_1 = partial(as_whole, least=0), partial(as_whole, least=1)
+_POSITIVE = partial(
+    as_real, expected="a finite number above 0 was expected", fits=lambda x: 0 < x < math.inf
+)
+_NOT_NEGATIVE = partial(
+    as_real, expected="a finite number from 0 was expected", fits=lambda x: 0 <= x < math.inf
+)
 _NOISE = _or_rule(_NOT_NEGATIVE, "a finite number from 0")
 
-# What every field may be, and the plain value it becomes.
 _CHECKS: Mapping[str, Check] = {
-    "epochs": _whole(1),
-    "batch_size": _or_rule(_whole(1), "a whole number from 1"),
+    "epochs": _FROM_1,
+    "batch_size": _or_rule(_FROM_1, "a whole number from 1"),
     "learning_rate": _POSITIVE,
-    "schedule": _choice("cosine", "plateau", "constant"),
-    "warmup_steps": _whole(0),
+    "schedule": partial(as_choice, choices=("cosine", "plateau", "constant")),
+    "warmup_steps": _FROM_0,
     "weight_decay": _NOT_NEGATIVE,
-    "clip": _real("a number above 0", lambda x: x > 0),
+    "clip": partial(as_real, expected="a number above 0 was expected", fits=lambda x: x > 0),
     "condition_noise": _NOISE,
     "target_noise": _NOISE,
-    "average": _SHARE,
-    "validation_fraction": _SHARE,
-    "patience": _whole(1),
-    "bound": _choice(None, "weighted", "uniform", "printed"),
-    "bound_epochs": _whole(0),
+    "average": as_fraction,
+    "validation_fraction": as_fraction,
+    "patience": _FROM_1,
+    "bound": partial(as_choice, choices=(None, "weighted", "uniform", "printed")),
+    "bound_epochs": _FROM_0,
     "entropy": _NOT_NEGATIVE,
-    "start": _choice("data", "zero", "keep"),
-    "autocast": lambda name, value: as_truth(name, value, fix=_FIX),
-    # What torch's generators take.
-    "seed": _whole(-(2**63), 2**64 - 1),
+    "start": partial(as_choice, choices=("data", "zero", "keep")),
+    "autocast": as_truth,
+    # The range of torch's generators.
+    "seed": partial(as_whole, least=-(2**63), most=2**64 - 1),
 }

@@ -1,17 +1,79 @@
-"""Everything a run needs to go on: weights, optimiser, averages, position, history."""
+"""The state of a run: weights, optimiser, averages, position, history."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 import torch
 from torch import Generator, Tensor
 
+from condens.errors import ArgumentError
 from condens.nn import DensityNetwork
+from condens.scalars import refused
 from condens.training.history import History
 from condens.training.settings import Settings
 
 Tensors = dict[str, Tensor]
+
+
+@dataclass
+class Position:
+    """Where a run is.
+
+    Args:
+        epoch, batch: the next ones.
+        step: steps taken so far.
+        loss_sum, rows: of this epoch's steps, the sum of the rows' losses and their number.
+        seconds: spent in this epoch.
+        skipped_steps: in this epoch, those whose loss or gradient was not finite.
+        skipped_in_a_row: the last of them.
+        returns: how often the weights went back to the last good ones.
+        rate_factor: by which the learning rate was lowered.
+        stalled_epochs: since the best one.
+        done: whether the run has ended.
+    """
+
+    epoch: int = 0
+    batch: int = 0
+    step: int = 0
+    loss_sum: float = 0.0
+    rows: int = 0
+    seconds: float = 0.0
+    skipped_steps: int = 0
+    skipped_in_a_row: int = 0
+    returns: int = 0
+    rate_factor: float = 1.0
+    stalled_epochs: int = 0
+    done: bool = False
+
+    def next_epoch(self) -> None:
+        """Move to the beginning of the next epoch."""
+        self.epoch += 1
+        self.batch, self.rows, self.skipped_steps = 0, 0, 0
+        self.loss_sum, self.seconds = 0.0, 0.0
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the fields, for JSON."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> "Position":
+        """Return the position of what `to_dict` returned; anything else is refused by name."""
+        names = {field.name for field in fields(cls)}
+        fix = "Pass what to_dict returned."
+        if not isinstance(values, Mapping) or values.keys() != names:
+            raise ArgumentError(
+                "position",
+                got="has other fields",
+                expected=f"{', '.join(sorted(names))} were expected",
+                fix=fix,
+            )
+        for name, default in asdict(cls()).items():
+            value, kind = values[name], type(default)
+            if type(value) is not kind or (kind is int and not 0 <= value < 2**53):
+                raise refused(name, value, f"a valid {kind.__name__} was expected", fix)
+        return cls(**values)
 
 
 class State:
@@ -33,20 +95,7 @@ class State:
         self.average = [p.detach().clone() for p in self.parameters]
         self.best: Tensors = {}
         self.good: Tensors = {}
-        self.position: dict[str, Any] = {
-            "epoch": 0,
-            "batch": 0,
-            "step": 0,
-            "loss": 0.0,
-            "rows": 0,
-            "seconds": 0.0,
-            "skipped": 0,
-            "streak": 0,
-            "restores": 0,
-            "reduction": 1.0,
-            "stalled": 0,
-            "done": False,
-        }
+        self.position = Position()
         self.history = History()
 
     def tensors(self) -> Tensors:
@@ -60,23 +109,17 @@ class State:
 
     def values(self) -> dict[str, Any]:
         """Return everything else."""
-        return {"position": self.position, "history": self.history.to_dict()}
+        return {"position": self.position.to_dict(), "history": self.history.to_dict()}
 
     def load(self, tensors: Tensors, values: dict[str, Any]) -> None:
-        """Become the state that `tensors` and `values` were taken of."""
+        """Become the state that `tensors` and `values` were taken from."""
+        position = Position.from_dict(values["position"])
+        history = History.from_dict(values["history"])
 
-        def part(prefix: str) -> Tensors:
-            return {
-                name.removeprefix(prefix): t
-                for name, t in tensors.items()
-                if name.startswith(prefix)
-            }
-
-        self._become(part("now."))
-        self.good, self.best = part("good."), part("best.")
+        self._become(_below("now.", tensors))
+        self.good, self.best = _below("good.", tensors), _below("best.", tensors)
         self.generator.set_state(tensors["generator"])
-        self.position = values["position"]
-        self.history = History.from_dict(values["history"])
+        self.position, self.history = position, history
 
     def keep_good(self) -> None:
         """Remember the weights to return to."""
@@ -102,7 +145,7 @@ class State:
     @torch.no_grad()
     def follow(self, decay: float) -> None:
         """Move the average towards the weights; faster at the beginning."""
-        step = self.position["step"]
+        step = self.position.step
         torch._foreach_lerp_(
             self.average, self.parameters, 1 - min(decay, (1 + step) / (10 + step))
         )
@@ -130,17 +173,16 @@ class State:
 
     @torch.no_grad()
     def _become(self, held: Tensors) -> None:
-        prefix = "network."
-        self.network.load_state_dict(
-            {n.removeprefix(prefix): t for n, t in held.items() if n.startswith(prefix)}
-        )
+        self.network.load_state_dict(_below("network.", held))
         for i, average in enumerate(self.average):
             average.copy_(held[f"average.{i}"])
         record = self.optimiser.state_dict()
         record["state"] = {}
-        for name, tensor in held.items():
-            kind, _, rest = name.partition(".")
-            if kind == "optimiser":
-                number, _, field = rest.partition(".")
-                record["state"].setdefault(int(number), {})[field] = tensor
+        for name, tensor in _below("optimiser.", held).items():
+            number, _, field = name.partition(".")
+            record["state"].setdefault(int(number), {})[field] = tensor
         self.optimiser.load_state_dict(record)
+
+
+def _below(prefix: str, tensors: Tensors) -> Tensors:
+    return {n.removeprefix(prefix): t for n, t in tensors.items() if n.startswith(prefix)}

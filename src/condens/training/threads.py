@@ -1,4 +1,4 @@
-"""One thread for small steps: two that wait for each other lose more than they share.
+"""One thread for small steps, where several spend more time waiting for each other than working.
 
 A step of a small network takes less time than the threads of OpenMP need to meet, and where other
 work has their cores, each meeting waits for the system to bring them back.
@@ -13,15 +13,15 @@ from pathlib import Path
 import torch
 
 # Multiplications of a forward pass below which a step is small.
-SMALL = 1 << 23
+MAX_SMALL_STEP = 1 << 23
 
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Let torch use one thread in this Python thread alone, where that can be said.
+    """Let torch use one thread in this Python thread alone, where that is possible.
 
-    `torch.set_num_threads` would be heard by every thread that begins meanwhile, for good, and
-    by MKL in all of them. OpenMP and MKL have settings of a thread's own, which torch reads.
+    `torch.set_num_threads` would also hold for every thread that begins meanwhile, for good, and
+    for MKL in all of them. OpenMP and MKL have settings for each thread, which torch reads.
     """
     before = torch.get_num_threads()
     limits = _limits()
@@ -40,7 +40,7 @@ def one_thread() -> Iterator[None]:
 
 @cache
 def _limits() -> tuple[Callable[[int], object], Callable[[int], int]] | None:
-    """Return what sets the threads of OpenMP, and of MKL, in the calling thread."""
+    """Return the functions that set the threads of OpenMP and MKL in the calling thread."""
     try:
         openmp = ctypes.CDLL(None).omp_set_num_threads
         mkl: Callable[[int], int] = _no_mkl
@@ -49,12 +49,12 @@ def _limits() -> tuple[Callable[[int], object], Callable[[int], int]] | None:
             mkl = ctypes.CDLL(str(library)).MKL_Set_Num_Threads_Local
     except (OSError, TypeError, AttributeError):
         return None
-    # Another OpenMP than torch's would not be heard.
+    # Another OpenMP than torch's would have no effect on torch.
     before = torch.get_num_threads()
     openmp(before + 1)
-    heard = torch.get_num_threads() == before + 1
+    obeyed = torch.get_num_threads() == before + 1
     openmp(before)
-    return (openmp, mkl) if heard else None
+    return (openmp, mkl) if obeyed else None
 
 
 def _no_mkl(_: int) -> int:
