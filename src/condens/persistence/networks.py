@@ -19,7 +19,7 @@ from condens.nn.backbones import BACKBONES
 from condens.nn.scaling import EMPTY, ConditionScaling, Standardiser
 from condens.persistence.faults import reason, short
 from condens.persistence.header import canonical
-from condens.transforms import TRANSFORMS, Transform, transform_from_dict
+from condens.transforms import TRANSFORMS, Transform
 
 Backbone = nn.Module | Callable[..., nn.Module]
 
@@ -137,7 +137,7 @@ def _build(document: Mapping[str, Any]) -> DensityNetwork:
 
 
 def _transforms(document: list[dict[str, Any]] | None) -> list[Transform] | None:
-    return None if document is None else [transform_from_dict(values) for values in document]
+    return None if document is None else [Transform.from_dict(values) for values in document]
 
 
 def _describe_backbone(backbone: nn.Module, *, made: bool) -> dict[str, Any]:
