@@ -66,7 +66,7 @@ DOORS = {name: lambda m, w, name=name: getattr(m, name)(w) for name in METHODS} 
     "affine, loc": lambda m, w: m.affine(1.0, w),
     "quantile, dim": lambda m, w: m.quantile(0.5, w),
     "hpd_contains": lambda m, w: m.hpd_contains(w, 0.5, n_samples=50),
-    "hpd_contains, mass": lambda m, w: m.hpd_contains(m.sample(), w, n_samples=50),
+    "hpd_contains, coverage": lambda m, w: m.hpd_contains(m.sample(), w, n_samples=50),
     "entropy, n_samples": lambda m, w: m.entropy(n_samples=w),
     "entropy, generator": lambda m, w: m.entropy(n_samples=10, generator=w),
     "energy_score, generator": lambda m, w: m.energy_score(m.sample(), generator=w),

@@ -35,7 +35,7 @@ ASK = {
     "observed_log_prob": lambda m, x: m.observed_log_prob(x),
     "responsibilities": lambda m, x: m.responsibilities(x),
     "cdf": lambda m, x: m.cdf(x),
-    "crps": lambda m, x: getattr(m.crps(x), "value", m.crps(x)),
+    "crps": lambda m, x: m.crps(x),
     "energy_score": lambda m, x: m.energy_score(x).value,
     "region": lambda m, x: region(m).contains(x),
 }
@@ -147,7 +147,7 @@ def test_the_advice_of_a_refusal_is_taken(batch):
     assert refused or all(size == 1 for size in batch)
 
 
-def test_masses_broadcast_as_probabilities_do():
+def test_coverages_broadcast_as_probabilities_do():
     for name, make in MIXTURES.items():
         mixture = make((4,))
         coverages = torch.tensor([[0.5], [0.9]], dtype=torch.float64)

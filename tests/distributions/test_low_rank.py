@@ -203,7 +203,6 @@ def test_entropy_of_one_component_is_exact_and_its_gradient_that_of_the_full_mix
     value, error = single.entropy()
     assert_close(value, twin.entropy(), **CLOSE)
     assert error == 0
-    assert_close(single.perplexity().value, twin.entropy().exp(), **CLOSE)
     generator = torch.Generator()
     inputs = [p.requires_grad_() for p in random_low_rank((), 2, 2, 1, spread=0.5)]
 
@@ -225,7 +224,7 @@ def test_entropy_of_one_component_is_exact_and_its_gradient_that_of_the_full_mix
     assert ((ours - twin).abs() <= 6 * torch.hypot(error, twin_error) + 1e-9).all()
 
 
-def test_hpd_region_holds_its_mass():
+def test_hpd_region_has_its_coverage():
     mixture = mixture_of((), 3, 30, 3)
     fresh = mixture.sample((20_000,), generator=torch.Generator().manual_seed(1))
     inside = mixture.hpd_contains(fresh, 0.8, generator=torch.Generator().manual_seed(2))
@@ -242,16 +241,20 @@ REFUSED = {
     "mode": lambda m: m.mode,
     "multiply": lambda m: m.multiply(m.to_full()),
     "divide": lambda m: m.divide(m.to_full()),
-    "kl_divergence": lambda m: m.kl_divergence(m, n_samples=10),
     "to_mixture_same_family": lambda m: m.to_mixture_same_family(),
     "affine by a matrix": lambda m: m.affine(torch.eye(4)),
 }
 
 
+# A mode is the highest of the modes, by a matrix goes through affine.
+NAMED = {"mode": "modes", "affine by a matrix": r"affine\(…\) by a matrix"}
+
+
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_needs_full_covariances_names_the_way_there(name):
     with pytest.raises(
-        NoClosedFormError, match=rf"{name} was asked .*Call to_full\(\)\.{name[:4]}"
+        NoClosedFormError,
+        match=rf"{NAMED.get(name, name)}.* was asked .*Call to_full\(\)\.{name[:4]}",
     ):
         REFUSED[name](mixture_of())
     if name != "affine by a matrix":

@@ -57,7 +57,7 @@ BAD = {
     "interval of two dimensions": (lambda: PLAIN.interval(0.5), DimensionError, r"interval needs exactly one"),
     "crps of two dimensions": (lambda: PLAIN.crps(z(4, 2)), DimensionError, r"crps needs exactly one"),
     "one draw": (lambda: PLAIN.entropy(n_samples=1), ArgumentError, r"n_samples is 1"),
-    "mass of one": (lambda: PLAIN.hpd_threshold(1.0), ArgumentError, r"mass is 1\.0"),
+    "coverage of one": (lambda: PLAIN.hpd_threshold(1.0), ArgumentError, r"coverage is 1\.0"),
 }
 # fmt: on
 

@@ -38,7 +38,7 @@ def test_a_wrong_scale_is_corrected(scale, coverage):
     # Random are the rows on either side: four standard errors.
     error = math.sqrt(2 * coverage * (1 - coverage) / rows)
     assert abs(float(inside.double().mean()) - coverage) < 4 * error
-    # The threshold is the density of the model where the true χ² has this much mass.
+    # The threshold is the density of the model where the true χ² has this coverage.
     radius = stats.chi2(2).ppf(coverage)
     expected = stats.norm(scale=scale).logpdf(0) * 2 - radius / scale**2 / 2
     # The error of the calibration rows, on the scale of the density.
@@ -194,7 +194,7 @@ def test_far_tails_are_those_of_the_widest_component_with_any_weight():
     assert_close(upper, target[24].expand_as(upper), rtol=1e-8, atol=0)
 
 
-def test_thresholds_hold_their_mass():
+def test_thresholds_have_their_coverage():
     # The points that densities are ranked among spread over them: of a right model's own mass
     # a region holds what it is asked for, to the error of as many independent draws.
     model = GaussianMixture(*random_parameters((60,), 3, 2))

@@ -204,7 +204,7 @@ def test_shapes_are_inferred_from_those_of_the_parameters(name):
     assert kind.infer_shapes(**SHAPES[name]) == (made.batch_shape, made.event_shape)
     with pytest.raises(ArgumentError, match=r"arg_shapes names .*Pass the shape of each"):
         kind.infer_shapes(logits=(3,))
-    with pytest.raises(ArgumentError, match="n_components"):
+    with pytest.raises(ArgumentError, match="7 components"):
         kind.infer_shapes(**{**SHAPES[name], "logits": (7,)})
 
 

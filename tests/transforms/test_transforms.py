@@ -9,7 +9,7 @@ from scipy import special
 from torch.testing import assert_close
 
 from condens.errors import ArgumentError
-from condens.transforms import TRANSFORMS, Integer, Interval, Positive, Real, transform_from_dict
+from condens.transforms import TRANSFORMS, Integer, Interval, Positive, Real, Transform
 from condens.transforms.choice import propose, resolve
 
 NAN, INF = float("nan"), float("inf")
@@ -88,7 +88,7 @@ def test_threshold_orders_as_the_values_do(own):
 
 @pytest.mark.parametrize("own", ALL, ids=repr)
 def test_description_as_json(own):
-    assert transform_from_dict(json.loads(json.dumps(own.to_dict()))) == own
+    assert Transform.from_dict(json.loads(json.dumps(own.to_dict()))) == own
     assert TRANSFORMS[own.to_dict()["kind"]] is type(own)
 
 
@@ -125,7 +125,7 @@ def test_bad_bounds():
     with pytest.raises(ArgumentError, match=r"lower is 0.5, but a whole number"):
         Integer(0.5)
     with pytest.raises(ArgumentError, match=r"kind must be one of real, positive"):
-        transform_from_dict({"kind": "complex"})
+        Transform.from_dict({"kind": "complex"})
 
 
 def test_words_and_bounds():

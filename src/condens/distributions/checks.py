@@ -8,12 +8,16 @@ from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
 import torch
+from numpy.typing import ArrayLike
 from torch import Generator, Tensor
 
 from condens.errors import ArgumentError, KindError, NotFiniteError, ShapeError
 from condens.functional.low_rank.mixture import largest_ratio
 from condens.functional.precision import widen
 from condens.functional.tracing import anywhere
+
+# What users may pass where numbers are expected.
+Numbers = Tensor | ArrayLike
 
 # Bytes that 48-bit pointers reach, half of which a process may have.
 ADDRESSABLE = 2**47

@@ -1,27 +1,28 @@
 """`LowRankMixture`: joint densities over hundreds of dimensions."""
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NoReturn, Self
+from collections.abc import Iterable, Sequence
+from typing import NoReturn, Self
 
+import torch
 from torch import Generator, Tensor
 from torch.distributions import constraints
 
 from condens.distributions import checks
-from condens.distributions.batched import BatchedMixture
-from condens.distributions.dimensions import Dimension, resolve_dimensions, resolve_fixed
+from condens.distributions.base import Mixture
+from condens.distributions.checks import Numbers
 from condens.distributions.gaussian import GaussianMixture
-from condens.distributions.sampled import SampledMixture
-from condens.errors import NoClosedFormError
 from condens.functional import triangular
+from condens.functional.algebra import Parameters as FullParameters
 from condens.functional.estimates import Estimate
-from condens.functional.low_rank import algebra as algebra
+from condens.functional.low_rank import algebra
 from condens.functional.low_rank import mixture as low_rank
 from condens.functional.low_rank.algebra import Parameters
+from condens.functional.precision import widen
 from condens.functional.tracing import traceable
 
 
 @traceable
-class LowRankMixture(BatchedMixture, SampledMixture):
+class LowRankMixture(Mixture):
     """A batch of Gaussian mixtures with diagonal plus low-rank covariances.
 
     p(x) = Σₖ softmax(logits)ₖ N(x; μₖ, Σₖ),  Σₖ = diag(sₖ²) + VₖVₖᵀ
@@ -63,10 +64,10 @@ class LowRankMixture(BatchedMixture, SampledMixture):
         "loadings": constraints.independent(constraints.real, 3),
     }
     has_rsample = False
+    parameters: Parameters
+    _form = Parameters
     _axes = {"logits": "K", "means": "K, D", "log_scales": "K, D", "loadings": "K, D, r"}  # noqa: RUF012
     _join = staticmethod(algebra.ensemble)
-    log_scales: Tensor
-    loadings: Tensor
 
     def __init__(
         self,
@@ -78,47 +79,8 @@ class LowRankMixture(BatchedMixture, SampledMixture):
         names: Iterable[str] | None = None,
         validate_args: bool | None = None,
     ) -> None:
-        super().__init__(
-            logits, means, log_scales, loadings, names=names, validate_args=validate_args
-        )
-
-    # The parameters, in the forms people ask for.
-
-    @property
-    def parameters(self) -> Parameters:
-        """The defining tensors (logits, means, log_scales, loadings)."""
-        return Parameters(self.logits, self.means, self.log_scales, self.loadings)
-
-    @property
-    def rank(self) -> int:
-        """The number of factors, r."""
-        return self.loadings.shape[-1]
-
-    @property
-    def scales(self) -> Tensor:
-        """The standard deviations sₖ of the noise [..., K, D]."""
-        return self.log_scales.exp()
-
-    @property
-    def variance(self) -> Tensor:
-        """The variance of each dimension of the mixture [..., D]."""
-        return low_rank.variance(*self.parameters)
-
-    @property
-    def covariance_matrix(self) -> Tensor:
-        """The covariance of the mixture [..., D, D], by the law of total covariance."""
-        return low_rank.covariance(*self.parameters)
-
-    @property
-    def covariance_matrices(self) -> Tensor:
-        """The covariances Σₖ [..., K, D, D] of the components."""
-        return low_rank.component_covariances(self.log_scales, self.loadings)
-
-    @property
-    def precision_factors(self) -> Tensor:
-        """The upper triangular Ūₖ [..., K, D, D] with Σₖ⁻¹ = ŪₖᵀŪₖ."""
-        factors = algebra.full_factors(self.log_scales, self.loadings)
-        return triangular.unpack(factors, self.dimensions)
+        parameters = (logits, means, log_scales, loadings)
+        super().__init__(*parameters, names=names, validate_args=validate_args)
 
     def to_full(self) -> GaussianMixture:
         """Return the same density as a `GaussianMixture`, with D(D+1)/2 numbers a component.
@@ -126,143 +88,102 @@ class LowRankMixture(BatchedMixture, SampledMixture):
         At D = 1000 those are four megabytes a component in double precision, and some
         forty while they are computed.
         """
-        factors = algebra.full_factors(self.log_scales, self.loadings)
         return GaussianMixture(
-            self.logits,
-            self.means,
-            factors,
-            names=self.names,
-            validate_args=self._validate_args,
+            *self._gaussians(), names=self.names, validate_args=self._validate_args
         )
+
+    # Parameters and moments.
+
+    @property
+    def rank(self) -> int:
+        """The number of factors, r."""
+        return self.loadings.shape[-1]
+
+    @property
+    def log_scales(self) -> Tensor:
+        """The logarithms of the standard deviations of the noise [..., K, D]."""
+        return self.parameters.log_scales
+
+    @property
+    def scales(self) -> Tensor:
+        """The standard deviations sₖ of the noise [..., K, D]."""
+        return self.log_scales.exp()
+
+    @property
+    def loadings(self) -> Tensor:
+        """The matrices Vₖ [..., K, D, r]."""
+        return self.parameters.loadings
+
+    @property
+    def variance(self) -> Tensor:
+        return low_rank.variance(*self.parameters)
+
+    @property
+    def covariance_matrix(self) -> Tensor:
+        return low_rank.covariance(*self.parameters)
+
+    @property
+    def covariance_matrices(self) -> Tensor:
+        return low_rank.component_covariances(self.log_scales, self.loadings)
+
+    @property
+    def precision_factors(self) -> Tensor:
+        return triangular.unpack(self._gaussians().factors, self.dimensions)
+
+    def peak_log_prob(self) -> Tensor:
+        centre = torch.zeros_like(widen(self.means))
+        rest = widen(self.log_scales, self.loadings)
+        return low_rank.component_log_prob(centre[..., 0, :], centre, *rest)
+
+    def largest_condition_number(self, max_multiplications: int) -> float:  # noqa: ARG002
+        logs, loadings = 2 * widen(self.log_scales), widen(self.loadings)
+        largest = logs.amax(-1).exp() + loadings.square().sum((-1, -2))
+        return float((largest / logs.amin(-1).exp()).amax())
 
     # Density and samples.
 
-    def log_prob(self, value: Any) -> Tensor:
-        """Return the normalised log density at value [..., D]."""
+    def log_prob(self, value: Numbers) -> Tensor:
         return low_rank.log_prob(self._event(value), *self.parameters)
 
-    def observed_log_prob(self, value: Any) -> Tensor:
-        """Return the log density of the entries of value [..., D] that are not NaN.
-
-        By the exact marginal over them; 0 where there is none.
-        """
+    def observed_log_prob(self, value: Numbers) -> Tensor:
         return low_rank.partial_log_prob(self._event(value, allow_nan=True), *self.parameters)
 
-    def component_log_prob(self, value: Any) -> Tensor:
-        """Return the log density of every component at value, without the weights [..., K]."""
+    def component_log_prob(self, value: Numbers) -> Tensor:
         return low_rank.component_log_prob(self._event(value), *self.parameters[1:])
 
-    def responsibilities(self, value: Any) -> Tensor:
-        """Return the probability of each component given value [..., K]."""
+    def responsibilities(self, value: Numbers) -> Tensor:
         return low_rank.responsibilities(self._event(value), *self.parameters)
 
-    @checks.within_memory
-    def sample(
-        self, sample_shape: Sequence[int] = (), *, generator: Generator | None = None
-    ) -> Tensor:
-        """Draw `[*sample_shape, *batch_shape, D]`."""
-        shape = self._shape(sample_shape, generator)
+    def _sample(self, shape: tuple[int, ...], generator: Generator | None) -> Tensor:
         return low_rank.sample(*self.parameters, shape, generator=generator)
 
-    @checks.within_memory
-    def entropy(  # type: ignore[override]  # an estimate is not passed off as exact
-        self, *, n_samples: int = 10_000, generator: Generator | None = None
-    ) -> Estimate:
-        """Estimate the differential entropy; exact for one component. Differentiable."""
-        count = self._count(n_samples, generator)
+    def _entropy(self, count: int, generator: Generator | None) -> Estimate:
         return low_rank.entropy(*self.parameters, count, generator=generator)
+
+    @property
+    def _latent_dimensions(self) -> int:
+        return self.dimensions + self.rank
+
+    @staticmethod
+    def _from_latent(noise: Tensor, *component: Tensor) -> Tensor:
+        centre, log_scale, loadings = component
+        noise, factors = noise.split([centre.shape[-1], loadings.shape[-1]], -1)
+        explained = (loadings @ factors.unsqueeze(-1)).squeeze(-1)
+        return centre + log_scale.exp() * noise + explained
+
+    def _density_on_line(self, points: Tensor) -> Tensor:
+        return self.log_prob(points)
 
     # New mixtures from this one.
 
-    def marginal(self, dims: Dimension | Iterable[Dimension]) -> Self:
-        """Return the mixture of the given dimensions, in the order given."""
-        resolved = resolve_dimensions("dims", dims, self.dimensions, self.names)
-        return self._with(algebra.marginal(*self.parameters, resolved), self._names_of(resolved))
+    def _marginal(self, dims: Sequence[int]) -> Parameters:
+        return algebra.marginal(*self.parameters, dims)
 
-    def condition(self, values: Mapping[Any, Any]) -> Self:
-        """Return the mixture of the other dimensions, given values {dimension: value, …}.
+    def _condition(self, dims: Sequence[int], fixed: Tensor) -> Parameters:
+        return algebra.condition(*self.parameters, list(dims), fixed)
 
-        A value is a number, or a tensor that broadcasts against the batch shape. The
-        remaining dimensions keep their order.
-        """
-        dims, fixed = resolve_fixed(values, self.means, self.names, self.batch_shape)
-        free = sorted(set(range(self.dimensions)).difference(dims))
-        conditional = algebra.condition(*self.parameters, dims, fixed)
-        return self._with(conditional, self._names_of(free))
-
-    def affine(self, matrix_or_scale: Any, loc: Any = 0.0) -> Self:
-        """Return the mixture of scale·x + loc, elementwise.
-
-        Args:
-            matrix_or_scale: a number or [D]. The image under a matrix is not of this kind:
-                `to_full()` has it.
-            loc: a number, [D], or [..., D] with leading axes as the batch's.
-        """
-        scale, loc = checks.check_affine(matrix_or_scale, loc, self.means, self.batch_shape)
-        if scale.dim() > 1:
-            _refuse("affine by a matrix", "affine(…)")
-        return self._with(algebra.affine_scale(*self.parameters, scale, loc), self.names)
-
-    def project(self, direction: Any) -> Self:
-        """Return the one-dimensional mixture of wᵀx, for a direction w [D] or [..., D]."""
-        direction = checks.check_direction(direction, self.means, self.batch_shape)
+    def _project(self, direction: Tensor) -> Self:
         return self._with(algebra.project(*self.parameters, direction), None)
-
-    # One dimension.
-
-    def cdf(self, value: Any) -> Tensor:
-        """Return P(X ≤ value) of a one-dimensional mixture; value [..., 1] → [...]."""
-        return self._one_dimension("cdf").cdf(value)
-
-    def icdf(self, value: Any) -> Tensor:
-        """Return the quantiles of a one-dimensional mixture; probabilities [...] → [..., 1].
-
-        The probabilities broadcast against the batch shape: for many quantiles of each
-        member of a batch [B], pass [N, 1].
-        """
-        return self._one_dimension("icdf").icdf(value)
-
-    def interval(self, coverage: Any) -> tuple[Tensor, Tensor]:
-        """Return the ends of the interval that leaves (1 − mass)/2 on either side.
-
-        Shapes: mass [...] → [..., 1] twice, as `icdf` takes probabilities.
-        """
-        return self._one_dimension("interval").interval(coverage)
-
-    def crps(self, value: Any) -> Tensor:
-        """Return the exact continuous ranked probability score; value [..., 1] → [...]."""
-        return self._one_dimension("crps").crps(value)
-
-    # What needs full covariances.
-
-    def rsample(self, *_arguments: Any, **_options: Any) -> NoReturn:
-        """Refuse: draws with gradients need `to_full()`."""
-        _refuse("rsample", "rsample(…)")
-
-    def modes(self) -> NoReturn:
-        """Refuse: the ascent to the modes needs `to_full()`."""
-        _refuse("modes", "modes()")
-
-    @property
-    def mode(self) -> NoReturn:
-        """Refuse: the ascent to the highest mode needs `to_full()`."""
-        _refuse("mode", "mode")
-
-    def multiply(self, *_arguments: Any, **_options: Any) -> NoReturn:
-        """Refuse: a product with a Gaussian need not be of this kind; `to_full()` has it."""
-        _refuse("multiply", "multiply(…)")
-
-    def divide(self, *_arguments: Any, **_options: Any) -> NoReturn:
-        """Refuse: a quotient by a Gaussian need not be of this kind; `to_full()` has it."""
-        _refuse("divide", "divide(…)")
-
-    def kl_divergence(self, *_arguments: Any, **_options: Any) -> NoReturn:
-        """Refuse: the KL divergence needs `to_full()`."""
-        _refuse("kl_divergence", "kl_divergence(…)")
-
-    def to_mixture_same_family(self) -> NoReturn:
-        """Refuse: torch's mixtures are of full covariances; `to_full()` has it."""
-        _refuse("to_mixture_same_family", "to_mixture_same_family()")
 
     # What the methods above share.
 
@@ -273,24 +194,13 @@ class LowRankMixture(BatchedMixture, SampledMixture):
         checks.check_log_scales("log_scales", "log scale", self.log_scales)
         checks.check_loadings(self.log_scales, self.loadings)
 
-    def _masked_log_prob(self, value: Tensor) -> Tensor:
-        return low_rank.partial_log_prob(value, *self.parameters)
-
-    def _exact_score(self, target: Tensor) -> Tensor | None:
-        return self.crps(target) if self.dimensions == 1 else None
-
     def _covariance_text(self) -> str:
         return f"rank={self.rank}"
 
-    def _one_dimension(self, method: str) -> GaussianMixture:
-        self._require_one_dimension(method)
-        return self.to_full()
+    def _gaussians(self) -> FullParameters:
+        factors = algebra.full_factors(self.log_scales, self.loadings)
+        return FullParameters(self.logits, self.means, factors)
 
-
-def _refuse(what: str, call: str) -> NoReturn:
-    raise NoClosedFormError(
-        what,
-        got="was asked of a LowRankMixture",
-        expected="it has no closed form in this structure",
-        fix=f"Call to_full().{call}; the full factors take D(D+1)/2 numbers a component.",
-    )
+    def _full(self, call: str) -> NoReturn:
+        numbers = "the full factors take D(D+1)/2 numbers a component."
+        self._refuse(call, f"Call to_full().{call}; {numbers}")

@@ -1,331 +1,422 @@
 """`TransformedMixture`: joint densities of positive, bounded and whole-numbered targets."""
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NoReturn, Self
+from itertools import product
+from typing import Any, Self, TypeGuard
 
 import torch
 from torch import Generator, Tensor
+from torch.distributions import Distribution, constraints
+from torch.distributions.constraints import Constraint
 
 from condens.distributions import checks
-from condens.distributions.dimensions import Dimension, resolve_dimensions, resolve_fixed
+from condens.distributions.base import Mixture
+from condens.distributions.checks import Numbers
+from condens.distributions.dimensions import listed
 from condens.distributions.gaussian import GaussianMixture
-from condens.distributions.mapped import MappedMixture
-from condens.distributions.sampled import SampledMixture
-from condens.errors import ArgumentError, NoClosedFormError
-from condens.functional import algebra, boxes, estimates, mixture, pushforward, scores, univariate
+from condens.errors import ArgumentError, NoClosedFormError, ShapeError
+from condens.functional import algebra, boxes, mixture, pushforward
+from condens.functional import modes as mode_search
 from condens.functional.algebra import Parameters
 from condens.functional.estimates import Estimate
 from condens.functional.missing import partial_log_prob
+from condens.functional.modes import Modes
 from condens.functional.precision import widen
-from condens.functional.tracing import anywhere, traceable
-from condens.functional.triangular import component_variances, rescale
-from condens.transforms import Integer, Positive, Real, moments
+from condens.functional.tracing import anywhere, checks_values, traceable
+from condens.functional.triangular import component_variances, inverse_factors, rescale
+from condens.transforms import Integer, Real, Transform, moments
+
+# Gaussians that one component may become in the search for modes: six intervals.
+MAX_MODE_TERMS = 3**6
 
 
 @traceable
-class TransformedMixture(MappedMixture, SampledMixture):
-    """A Gaussian mixture seen through a monotone map for each dimension.
+class TransformedMixture(Mixture):
+    """A Gaussian mixture seen through a monotone transform of each dimension.
 
     Y = (f₁(X₁), …, f_D(X_D)),  X ~ mixture
 
-    The maps act on one dimension each, so marginals, conditionals and quantiles are those
-    of the mixture, mapped. Densities are in the targets' own units; a whole number enters
-    with its probability.
+    The transforms act on one dimension each, so marginals, conditionals and quantiles are those
+    of the mixture, transformed. Densities are per unit of Y; a whole number enters with its
+    probability.
 
     Args:
         mixture: the density of X, over the real numbers; its names are those of Y.
         transforms: one for each dimension.
+        validate_args: as in every `torch.distributions.Distribution`; by default as `mixture`.
 
-    Answers are as exact as those of `GaussianMixture` but for these: probabilities of
-    several whole numbers at once (`functional.cells.box_log_prob`), conditioning on whole
-    numbers (`condition`), covariances between intervals and integers
+    Its `parameters` are those of X; `means` and `covariance_matrices` are moments of Y in each
+    component. Answers are as exact as those of `GaussianMixture` but for these: probabilities of
+    several whole numbers at once (`functional.boxes.box_log_prob`), conditioning on whole
+    numbers (see `condition`), covariances between intervals and integers
     (`moments.image_covariances`), and every `Estimate`.
+
+    Given whole numbers, `condition` makes several components of each, at points of its own in
+    the cell: some ten for one number and up to 256 where cells are wide and correlations strong,
+    up to 2304 for two, 4096 for more. The density then is accurate to 10⁻⁹ relative, for
+    correlations up to 0.99 within a component; given three whole numbers or more, to some 10⁻².
 
     >>> from condens.transforms import Integer, Positive
     >>> m = GaussianMixture(torch.zeros(1), torch.zeros(1, 2), torch.zeros(1, 3),
     ...                     names=["price", "rooms"])
     >>> m = TransformedMixture(m, [Positive(), Integer(lower=0)])
     >>> m
-    TransformedMixture(batch_shape=[], n_components=1, dimensions=2, names=('price', 'rooms'),
-                       transforms=(Positive(lower=0.0), Integer(lower=0)))
+    TransformedMixture(batch_shape=[], n_components=1, dimensions=2,
+                       transforms=(Positive(lower=0.0), Integer(lower=0)),
+                       names=('price', 'rooms'))
     >>> m.marginal("rooms").log_prob(torch.tensor([0.0])).exp()
     tensor(0.5000)
     >>> m.condition({"rooms": 2}).mean
     tensor([1.6487])
     """
 
-    # Moments.
+    arg_constraints = {}  # noqa: RUF012  (torch's own signature)
+    parameters: Parameters
+    _form = Parameters
+    _axes = GaussianMixture._axes
+    _join = staticmethod(algebra.ensemble)
+    _from_latent = staticmethod(GaussianMixture._from_latent)
+    _marginal = GaussianMixture._marginal
+    _density_on_line = GaussianMixture._density_on_line
+    _check_sizes = GaussianMixture._check_sizes
+    _check_range = GaussianMixture._check_range
 
-    @property
-    def mean(self) -> Tensor:
-        """The mean [..., D]; inf where it is beyond double precision."""
-        logits, means, variances = self._gaussians()
-        own = moments.image_means(self.transforms, means, variances)
-        # As in `mixture.mean`, but without the infinities, whose differences are NaN.
-        total = mixture.mean(logits, torch.where(own.isinf(), 0.0, own))
-        reached = (own.isinf() & (logits > -torch.inf).unsqueeze(-1)).any(-2)
-        return torch.where(reached, torch.inf, total).to(self.dtype)
-
-    @property
-    def variance(self) -> Tensor:
-        """The variance of each dimension [..., D]; inf where it is beyond double precision."""
-        logits, means, variances = self._gaussians()
-        own = moments.image_means(self.transforms, means, variances)
-        within = moments.image_variances(self.transforms, means, variances)
-        total = mixture.total_variance(logits, pushforward.saturated(own), within)
-        return torch.where(self._overflows(), torch.inf, total).to(self.dtype)
-
-    @property
-    def covariance_matrix(self) -> Tensor:
-        """The covariance [..., D, D]; ±inf where it is beyond double precision.
-
-        Within a component by closed forms and Mehler's expansion, see
-        `moments.image_covariances`; between them by the law of total covariance.
-        """
-        logits, means, variances = self._gaussians()
-        own = pushforward.saturated(moments.image_means(self.transforms, means, variances))
-        between = mixture.component_covariances(widen(self.base.factors), self.dimensions)
-        within = moments.image_covariances(self.transforms, means, between)
-        total = mixture.total_covariance(logits, own, within)
-        beyond = self._overflows()
-        either = (beyond.unsqueeze(-1) | beyond.unsqueeze(-2)) & (total != 0)
-        return torch.where(either, total.sign() * torch.inf, total).to(self.dtype)
-
-    @property
-    def mode(self) -> NoReturn:
-        """Refuse: the maps move the modes, and none of them has a closed form."""
-        raise NoClosedFormError(
-            "mode",
-            got="has no closed form",
-            expected="it was asked of a TransformedMixture",
-            fix="Take the draw with the highest log_prob, or base.mode on the real line.",
-        )
-
-    # Density and samples.
-
-    def log_prob(self, value: Any) -> Tensor:
-        """Return the log density at value [..., D]; −inf outside the support.
-
-        Per own unit of each continuous dimension, times the probability of the whole
-        numbers: exact with at most one of them, see `functional.cells.box_log_prob`.
-        """
-        return mixture.log_total(self._joint(value)).to(self.dtype)
-
-    def observed_log_prob(self, value: Any) -> Tensor:
-        """Return the log density of the entries of value [..., D] that are not NaN.
-
-        By the exact marginal over them; 0 where there is none.
-        """
-        if any(own.discrete for own in self.transforms):
-            return super().observed_log_prob(value)
-        value = widen(self._event(value, allow_nan=True))
-        missing = value.isnan()
-        columns, inside = self._columns(torch.where(missing, torch.inf, value))
-        at = self._points(columns, range(self.dimensions)).masked_fill(missing, torch.nan)
-        slopes = torch.stack(
-            [own.log_slope(columns[d]) for d, own in enumerate(self.transforms)], -1
-        )
-        density = partial_log_prob(at, *widen(*self.base.parameters))
-        density = density + slopes.masked_fill(missing, 0.0).sum(-1)
-        return torch.where((inside | missing).all(-1), density, -torch.inf).to(self.dtype)
-
-    def responsibilities(self, value: Any) -> Tensor:
-        """Return the probability of each component given value [..., K]."""
-        joint = self._joint(value, density=mixture.comparable)
-        logits = mixture.posterior_logits(joint, widen(self.base.logits))
-        return torch.softmax(logits, -1).to(self.dtype)
-
-    def sample(
-        self, sample_shape: Sequence[int] = (), *, generator: Generator | None = None
-    ) -> Tensor:
-        """Draw `[*sample_shape, *batch_shape, D]`, every draw inside the support."""
-        return self._from_real(self.base.sample(sample_shape, generator=generator))
-
-    def rsample(
-        self, sample_shape: Sequence[int] = (), *, generator: Generator | None = None
-    ) -> Tensor:
-        """Draw as `sample` does, with pathwise gradients; continuous dimensions only."""
-        if not self.has_rsample:
-            discrete = [d for d, own in enumerate(self.transforms) if own.discrete]
-            raise NoClosedFormError(
-                "the mixture",
-                got=f"has whole numbers in dimension(s) {discrete}",
-                expected="these have no slope",
-                fix="Use sample, or take marginal(dims) over the continuous dimensions.",
+    def __init__(
+        self,
+        mixture: GaussianMixture,
+        transforms: Sequence[Transform],
+        *,
+        validate_args: bool | None = None,
+    ) -> None:
+        if not isinstance(mixture, GaussianMixture):
+            raise ArgumentError(
+                "mixture",
+                got=f"is {type(mixture).__name__}",
+                expected="a GaussianMixture was expected",
+                fix="Pass the density over the real numbers, such as what a network returns.",
             )
-        return self._from_real(self.base.rsample(sample_shape, generator=generator))
+        flag = checks.check_flag("validate_args", validate_args)
+        flag = mixture._validate_args if flag is None else flag
+        if flag and not mixture._validate_args:
+            mixture._check_parameters()
+        self._transforms = check_transforms(transforms, mixture.dimensions)
+        self._set(mixture.parameters, mixture.names, flag)
 
-    # New mixtures from this one.
+    @property
+    def transforms(self) -> tuple[Transform, ...]:
+        return self._transforms
 
-    def marginal(self, dims: Dimension | Iterable[Dimension]) -> Self:
-        """Return the mixture of the given dimensions, in the order given."""
-        resolved = resolve_dimensions("dims", dims, self.dimensions, self.names)
-        return type(self)(self.base.marginal(resolved), [self.transforms[d] for d in resolved])
+    @property
+    def base(self) -> GaussianMixture:
+        """The density of X, over the real numbers."""
+        new = GaussianMixture.__new__(GaussianMixture)
+        new._set(self.parameters, self.names, self._validate_args)
+        return new
 
-    def condition(self, values: Mapping[Any, Any]) -> Self:
-        """Return the mixture of the other dimensions, given values {dimension: value, …}.
+    @constraints.dependent_property(event_dim=1)
+    def support(self) -> Constraint:
+        """Return the support of every dimension, as torch and Pyro ask for it.
 
-        Exact for continuous dimensions. Given whole numbers, each component becomes several,
-        at points of its own in the cell: some ten for one number and up to 256 where cells
-        are wide and correlations strong, up to 2304 for two, 4096 for more. The density then
-        is accurate to 10⁻⁹ relative, for correlations up to 0.99 within a component; given
-        three whole numbers or more, to some 10⁻².
+        `biject_to(support)` is the bijection that `transforms` are; with whole numbers there is
+        none, and it raises `NoClosedFormError`.
         """
-        means, batch = self.base.means, self.batch_shape
-        dims, fixed = resolve_fixed(values, means, self.names, batch)
-        for dim, d, value in zip(values, dims, fixed.unbind(-1), strict=True):
-            self.transforms[d].check(f"values[{dim!r}]", value)
-        given = dict(zip(dims, fixed.unbind(-1), strict=True))
-        free = [d for d in range(self.dimensions) if d not in dims]
-        points, whole = self._kinds(dims)
-        parameters = Parameters(*widen(*self.base.parameters))
-        if points:
-            parameters = algebra.condition(*parameters, points, self._points(given, points))
-        if whole:
-            left = sorted([*free, *whole])
-            places = [left.index(d) for d in whole]
-            parameters = boxes.condition(*parameters, places, **self._cells(given, whole))
-        names = None if self.names is None else [self.names[d] for d in free]
-        conditional = GaussianMixture(
-            *parameters.to(self.dtype), names=names, validate_args=self._validate_args
-        )
-        return type(self)(conditional, [self.transforms[d] for d in free])
+        each = [transform.constraint for transform in self.transforms]
+        # One axis of events, over which `cat` alone does not collect.
+        alike = len(set(self.transforms)) == 1
+        return constraints.independent(each[0] if alike else constraints.cat(each, -1), 1)
 
-    def narrowed(self, limits: Any) -> Self:
+    @property
+    def has_rsample(self) -> bool:  # type: ignore[override]  # torch has a class attribute
+        """Whether `rsample` is there: no dimension is discrete."""
+        return not self._discrete
+
+    def narrowed(self, limits: Numbers) -> Self:
         """Return the mixture with no component wider than `limits` [D] on the real line.
 
         A component beyond is drawn together about its mean, in the dimensions concerned. The
         moments of positive numbers grow with exp(σ²) and are then those of the widest
         component, however rare; this bounds them.
         """
-        limits = widen(checks.as_tensor("limits", limits, self.base.means))
-        if limits.shape not in ((), (self.dimensions,)) or anywhere(~(limits > 0)):
+        logits, means, factors = widen(*self.parameters)
+        wide = widen(checks.as_tensor("limits", limits, means))
+        if wide.shape not in ((), (self.dimensions,)) or anywhere(~(wide > 0)):
             raise ArgumentError(
                 "limits",
-                got=f"is {limits.tolist()}",
-                expected=f"{self.dimensions} numbers above 0 fit",
+                got=f"is {wide.tolist()}",
+                expected=f"{self.dimensions} numbers above 0 were expected",
                 fix="Pass one for each dimension, or one for all.",
             )
-        logits, means, factors = widen(*self.base.parameters)
         deviations = component_variances(factors, self.dimensions).sqrt()
-        scale = (limits / deviations).clamp(max=1.0)
+        scale = (wide / deviations).clamp(max=1.0)
         parameters = Parameters(logits, means, rescale(factors, scale)).to(self.dtype)
-        return type(self)(self.base._with(parameters, self.names), self.transforms)
+        return self._with(parameters, range(self.dimensions))
 
-    # One dimension.
+    # Moments.
 
-    def cdf(self, value: Any) -> Tensor:
-        """Return P(Y ≤ value) in one dimension; value [..., 1] → [...]."""
-        self._require_one_dimension("cdf")
-        return univariate.cdf(
-            self.transforms[0].threshold(self._event(value)), *self.base.parameters
+    @property
+    def means(self) -> Tensor:
+        return self._component_means().to(self.dtype)
+
+    @property
+    def mean(self) -> Tensor:
+        logits, means = widen(self.logits), self._component_means()
+        # As in `mixture.mean`, but without the infinities, whose differences are NaN.
+        total = mixture.mean(logits, torch.where(means.isinf(), 0.0, means))
+        reached = (means.isinf() & (logits > -torch.inf).unsqueeze(-1)).any(-2)
+        return torch.where(reached, torch.inf, total).to(self.dtype)
+
+    @property
+    def variance(self) -> Tensor:
+        _, means, variances = self._line_moments()
+        within = moments.image_variances(self.transforms, means, variances)
+        centres = pushforward.saturated(self._component_means())
+        total = mixture.total_variance(widen(self.logits), centres, within)
+        return torch.where(self._overflows(), torch.inf, total).to(self.dtype)
+
+    @property
+    def covariance_matrices(self) -> Tensor:
+        return _unbounded(self._within(), self._component_overflows()).to(self.dtype)
+
+    @property
+    def covariance_matrix(self) -> Tensor:
+        centres = pushforward.saturated(self._component_means())
+        total = mixture.total_covariance(widen(self.logits), centres, self._within())
+        return _unbounded(total, self._overflows()).to(self.dtype)
+
+    def _line_moments(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Return logits, means and variances of the components of X, in double precision."""
+        logits, means, factors = widen(*self.parameters)
+        return logits, means, component_variances(factors, self.dimensions)
+
+    def _component_means(self) -> Tensor:
+        _, means, variances = self._line_moments()
+        return moments.image_means(self.transforms, means, variances)
+
+    def _within(self) -> Tensor:
+        """Return the covariances of Y within each component, at most e⁶⁸⁰ [..., K, D, D]."""
+        between = mixture.component_covariances(widen(self.parameters.factors), self.dimensions)
+        return moments.image_covariances(self.transforms, widen(self.parameters.means), between)
+
+    def _component_overflows(self) -> Tensor:
+        _, means, variances = self._line_moments()
+        return moments.image_overflows(self.transforms, means, variances)
+
+    def _overflows(self) -> Tensor:
+        """Tell in which dimensions a component with weight has a square beyond precision."""
+        weighted = (self.logits > -torch.inf).unsqueeze(-1)
+        return (self._component_overflows() & weighted).any(-2)
+
+    # Density and samples.
+
+    def log_prob(self, value: Numbers) -> Tensor:
+        return mixture.log_total(self._joint(value, self.parameters)).to(self.dtype)
+
+    def component_log_prob(self, value: Numbers) -> Tensor:
+        even = self.parameters._replace(logits=torch.zeros_like(self.logits))
+        return (self._joint(value, even) + math.log(self.n_components)).to(self.dtype)
+
+    def responsibilities(self, value: Numbers) -> Tensor:
+        joint = self._joint(value, self.parameters, density=mixture.comparable)
+        logits = mixture.posterior_logits(joint, widen(self.logits))
+        return torch.softmax(logits, -1).to(self.dtype)
+
+    def observed_log_prob(self, value: Numbers) -> Tensor:
+        value = widen(self._event(value, allow_nan=True))
+        if self._discrete:
+            return self._log_prob_by_pattern(value)
+        missing = value.isnan()
+        columns, inside = self._columns(torch.where(missing, torch.inf, value))
+        at = self._points(columns, range(self.dimensions)).masked_fill(missing, torch.nan)
+        slopes = torch.stack(
+            [transform.log_slope(columns[d]) for d, transform in enumerate(self.transforms)], -1
         )
+        density = partial_log_prob(at, *widen(*self.parameters))
+        density = density + slopes.masked_fill(missing, 0.0).sum(-1)
+        return torch.where((inside | missing).all(-1), density, -torch.inf).to(self.dtype)
 
-    def icdf(self, value: Any) -> Tensor:
-        """Return the quantiles in one dimension; probabilities [...] → [..., 1].
-
-        Of whole numbers the smallest y with P(Y ≤ y) ≥ probability. The probabilities
-        broadcast against the batch shape, as in `GaussianMixture.icdf`.
-        """
-        self._require_one_dimension("icdf")
-        levels = checks.check_probabilities(value, self.batch_shape, self.base.means)
-        return self._quantile(levels, upper=False)
-
-    def interval(self, coverage: Any) -> tuple[Tensor, Tensor]:
-        """Return the ends of the interval that leaves (1 − mass)/2 on either side.
-
-        Of whole numbers it leaves at most that much. Shapes: mass [...] → [..., 1] twice, as
-        `icdf` takes probabilities.
-        """
-        self._require_one_dimension("interval")
-        coverages = checks.check_coverages("coverage", coverage, self.batch_shape, self.base.means)
-        tail = 0.5 * (1 - widen(coverages))
-        lower, upper = (self._quantile(tail, upper=end) for end in (False, True))
-        # Both within rounding of one another, they may come in the other order.
-        return lower, torch.maximum(lower, upper)
-
-    def crps(
-        self, value: Any, *, n_samples: int = 1_000, generator: Generator | None = None
-    ) -> Estimate:
-        """Estimate the continuous ranked probability score in one dimension.
-
-        Exact, with an error of zero, for real and positive targets. Of whole numbers only
-        what rounding adds to an exact score is estimated. value [..., 1] → [...].
-        """
-        self._require_one_dimension("crps")
-        return self.energy_score(value, n_samples=n_samples, generator=generator)
-
-    @checks.within_memory
-    def entropy(  # type: ignore[override]  # an estimate is not passed off as exact
-        self, *, n_samples: int = 10_000, generator: Generator | None = None
-    ) -> Estimate:
-        """Estimate −E[log p(Y)], in the units of `log_prob`.
-
-        Carries no gradient, unless every dimension is real.
-        """
-        if self._is_real():
-            return self.base.entropy(n_samples=n_samples, generator=generator)
-        count = self._count(n_samples, generator)
-        with torch.no_grad():
-            surprise = -self.log_prob(self.sample((count,), generator=generator))
-        return Estimate(surprise.mean(0), estimates.standard_error(surprise))
-
-    # What the methods above share.
-
-    def _masked_log_prob(self, value: Tensor) -> Tensor:
-        if not self.has_rsample:
+    def _log_prob_by_pattern(self, value: Tensor) -> Tensor:
+        """Return `observed_log_prob` by the marginal over each set of observed dimensions."""
+        if not checks_values(value):
             raise NoClosedFormError(
                 "observed_log_prob",
                 got="was asked of whole numbers while torch records or transforms",
                 expected="gaps can then not be told from numbers",
                 fix="Call log_prob on rows without gaps.",
             )
-        columns, inside = self._columns(widen(value))
-        dims = range(self.dimensions)
-        density = partial_log_prob(self._points(columns, dims), *widen(*self.base.parameters))
-        for d in dims:
-            density = density + self.transforms[d].log_slope(columns[d]).nan_to_num(nan=0.0)
-        return torch.where(inside, density, -torch.inf).to(self.dtype)
+        batch = torch.broadcast_shapes(value.shape[:-1], self.batch_shape)
+        wide, value = self.expand(batch), value.expand(*batch, value.shape[-1])
+        result = torch.zeros(batch, dtype=self.dtype, device=value.device)
+        if not batch.numel():  # unique takes no empty tensor
+            return result
+        observed = ~value.isnan().reshape(batch.numel(), value.shape[-1])
+        patterns, which = torch.unique(observed, dim=0, sorted=False, return_inverse=True)
+        which = which.view(batch)
+        for i, seen in enumerate(patterns):
+            rows, dims = which == i, seen.nonzero().flatten()
+            if len(dims):
+                result[rows] = wide[rows].marginal(dims).log_prob(value[rows][:, dims])
+        return result
 
-    def _exact_score(self, target: Tensor) -> Tensor | None:
-        own = self.transforms[0]
-        if self.dimensions > 1 or not isinstance(own, Real | Positive):
-            return None
-        if isinstance(own, Real):
-            return self.base.crps(target)
-        return scores.lognormal_crps(widen(target) - own.lower, *self.base.parameters)
+    def _sample(self, shape: tuple[int, ...], generator: Generator | None) -> Tensor:
+        return self._from_real(self.base._sample(shape, generator))
 
-    def _sampled_score(self, target: Tensor, count: int, generator: Generator | None) -> Estimate:
-        own = self.transforms[0]
-        if self.dimensions > 1 or not isinstance(own, Integer):
-            return super()._sampled_score(target, count, generator)
-        # Draws of a wide count hardly ever show the ones that decide; the exact score does.
-        parameters = widen(*self.base.parameters)
-        at = widen(target) - (own.lower or 0)
-        draws = widen(self.base.sample((2, count), generator=generator))
-        if own.exponential:
-            exact, draws = scores.lognormal_crps(at + 0.5, *parameters), draws.exp()
-        else:
-            exact = scores.crps(at + 0.5, *parameters)
-        added, error = scores.floor_score(at, *draws)
-        return Estimate(exact + added, error)
+    def _rsample(self, shape: tuple[int, ...], generator: Generator | None) -> Tensor:
+        self._refuse_discrete("these have no slope", "Use sample")
+        return self._from_real(self.base._rsample(shape, generator))
 
-    def _is_real(self) -> bool:
-        return all(isinstance(own, Real) for own in self.transforms)
+    # New mixtures from this one.
 
-    def _joint(self, value: Any, density: Callable[..., Tensor] = mixture.joint_log_prob) -> Tensor:
+    def _condition(self, dims: Sequence[int], fixed: Tensor) -> Parameters:
+        given = dict(zip(dims, fixed.unbind(-1), strict=True))
+        points, whole = self._kinds(dims)
+        parameters = Parameters(*widen(*self.parameters))
+        if points:
+            parameters = algebra.condition(*parameters, points, self._points(given, points))
+        if whole:
+            left = [d for d in range(self.dimensions) if d not in points]
+            places = [left.index(d) for d in whole]
+            parameters = boxes.condition(*parameters, places, **self._cells(given, whole))
+        return parameters.to(self.dtype)
+
+    def _affine(self, scale: Tensor, loc: Tensor) -> Self:
+        if self._is_real:
+            return self._like(self.base._affine(scale, loc))
+        if loc.dim() > 1:
+            raise ShapeError(
+                "loc",
+                got=f"has shape {list(loc.shape)}",
+                expected="bounds are those of the whole batch",
+                fix=f"Pass a number or [{self.dimensions}], or index the batch.",
+            )
+        pairs = zip(self.transforms, scale.tolist(), loc.tolist(), strict=True)
+        moved = [transform.affine(*pair) for transform, *pair in pairs]
+        transforms, scales, locs = zip(*moved, strict=True)
+        wide = Parameters(*widen(*self.parameters))
+        scale, loc = (wide.means.new_tensor(numbers) for numbers in (scales, locs))
+        return self._make(wide.affine(scale, loc).to(self.dtype), self.names, transforms)
+
+    # Shape of the density.
+
+    def modes(self) -> Modes:
+        """Return the distinct local maxima of the density of Y, highest first.
+
+        As a function of x, the density of Y is p(x) Π dxⱼ/dyⱼ, and every slope is a sum of
+        exponentials of xⱼ: one for positive targets, three for intervals. A Gaussian times
+        exp(a·x) is a Gaussian about μ + Σa, so that this is a Gaussian mixture, whose modes are
+        climbed to from all its means. The points [..., M, D] are values of Y.
+        """
+        self._refuse_discrete("their probabilities have no modes to climb to", "Condition on them")
+        terms = list(product(*(one.slope_terms().items() for one in self.transforms)))
+        if len(terms) > MAX_MODE_TERMS:
+            self._refuse("modes() over more than six intervals", "Take marginal(dims) first.")
+        exponents, logs = zip(*(zip(*term, strict=True) for term in terms), strict=True)
+        wide = Parameters(*(tensor.detach() for tensor in widen(*self.parameters)))
+        tilted = _tilted(*wide, *(wide.means.new_tensor(part) for part in (exponents, logs)))
+        points, log_density = mode_search.modes(*tilted)
+        log_density = log_density + tilted.logits.logsumexp(-1, keepdim=True)
+        return Modes(self._from_real(points), log_density.to(self.dtype))
+
+    def _entropy(self, count: int, generator: Generator | None) -> Estimate:
+        if self._is_real:
+            return self.base._entropy(count, generator)
+        return super()._entropy(count, generator)
+
+    def _exact_kl(self, other: Distribution) -> Tensor | None:
+        return self.base._exact_kl(other.base) if self._comparable(other) else None
+
+    def _kl_divergence(
+        self, other: Distribution, count: int, generator: Generator | None
+    ) -> Estimate:
+        if not self._comparable(other):
+            return super()._kl_divergence(other, count, generator)
+        # A bijection of both densities leaves the divergence as it is.
+        return self.base._kl_divergence(other.base, count, generator)
+
+    def _comparable(self, other: Distribution) -> TypeGuard["TransformedMixture"]:
+        """Tell whether the other density is seen through the same bijections."""
+        alike = isinstance(other, TransformedMixture) and other.transforms == self.transforms
+        return alike and not self._discrete
+
+    # What the methods above share.
+
+    def _covariance_text(self) -> str:
+        return f"transforms={self.transforms}"
+
+    def _tree(self) -> tuple[list[Any], Any]:
+        leaves, context = super()._tree()
+        return leaves, {**context, "transforms": [one.to_dict() for one in self.transforms]}
+
+    @classmethod
+    def _from_tree(cls, leaves: Iterable[Any], context: Any) -> Self:
+        new = super()._from_tree(leaves, context)
+        new._transforms = tuple(Transform.from_dict(values) for values in context["transforms"])
+        return new
+
+    def _make(
+        self,
+        parameters: Iterable[Tensor],
+        names: Sequence[str] | None,
+        transforms: Sequence[Transform],
+    ) -> Self:
+        base = GaussianMixture(*parameters, names=names, validate_args=self._validate_args)
+        return type(self)(base, transforms)
+
+    def _with(self, parameters: Iterable[Tensor], dims: Iterable[int] | None) -> Self:
+        kept = list(dims or ())
+        names = None if self.names is None else [self.names[d] for d in kept]
+        return self._make(parameters, names, [self.transforms[d] for d in kept])
+
+    def _like(self, full: Mixture) -> Self:
+        return self._make(full.parameters, full.names, (Real(),) * full.dimensions)
+
+    def _full(self, call: str) -> GaussianMixture:
+        if not self._is_real:
+            self._refuse(call, f"Call base.{call} for the density over the real numbers.")
+        return self.base
+
+    @property
+    def _discrete(self) -> list[int]:
+        """The dimensions of whole numbers."""
+        return self._kinds(range(self.dimensions))[1]
+
+    def _refuse_discrete(self, expected: str, instead: str) -> None:
+        if self._discrete:
+            raise NoClosedFormError(
+                "the mixture",
+                got=f"has whole numbers in dimension(s) {self._discrete}",
+                expected=expected,
+                fix=f"{instead}, or take marginal(dims) over the continuous dimensions.",
+            )
+
+    def _kinds(self, dims: Iterable[int]) -> tuple[list[int], list[int]]:
+        """Return the continuous ones of some dimensions, and the discrete ones."""
+        dims = list(dims)
+        continuous = [d for d in dims if not self.transforms[d].discrete]
+        return continuous, [d for d in dims if self.transforms[d].discrete]
+
+    def _from_real(self, draws: Tensor) -> Tensor:
+        """Return draws of X as values inside the support, in the mixture's dtype."""
+        columns = zip(self.transforms, draws.unbind(-1), strict=True)
+        return torch.stack([one.nearest(one.from_real(x).to(self.dtype)) for one, x in columns], -1)
+
+    def _joint(
+        self,
+        value: Numbers,
+        parameters: Parameters,
+        density: Callable[..., Tensor] = mixture.joint_log_prob,
+    ) -> Tensor:
         """Return log πₖ + log pₖ(y) in double precision [..., K]; −inf outside the support."""
         columns, inside = self._columns(widen(self._event(value)))
         points, whole = self._kinds(range(self.dimensions))
         if not whole:
-            joint = density(self._points(columns, points), *self.base.parameters)
+            joint = density(self._points(columns, points), *parameters)
         else:
-            parameters = Parameters(*widen(*self.base.parameters))
+            parameters = Parameters(*widen(*parameters))
             joint = torch.log_softmax(parameters.logits, -1)
             if points:
                 at = self._points(columns, points)
-                seen = algebra.marginal(*parameters, points)
-                joint = density(at, *seen)
+                joint = density(at, *algebra.marginal(*parameters, points))
                 parameters = algebra.condition(*parameters, points, at)
             joint = joint + boxes.box_log_prob(
                 means=parameters.means, factors=parameters.factors, **self._cells(columns, whole)
@@ -340,9 +431,9 @@ class TransformedMixture(MappedMixture, SampledMixture):
         What does not is replaced by something that does, so that no gradient is NaN.
         """
         columns, held = {}, []
-        for d, (own, y) in enumerate(zip(self.transforms, value.unbind(-1), strict=True)):
-            inside = own.contains(y) | y.isnan()
-            columns[d] = torch.where(inside, y, own.from_real(torch.zeros_like(y)))
+        for d, (transform, y) in enumerate(zip(self.transforms, value.unbind(-1), strict=True)):
+            inside = transform.contains(y) | y.isnan()
+            columns[d] = torch.where(inside, y, transform.from_real(torch.zeros_like(y)))
             held.append(inside)
         return columns, torch.stack(held, -1)
 
@@ -353,45 +444,50 @@ class TransformedMixture(MappedMixture, SampledMixture):
     def _cells(self, columns: Mapping[int, Tensor], dims: Sequence[int]) -> dict[str, Tensor]:
         """Return the real ends and widths of the cells of discrete dimensions [..., len(dims)]."""
         parts = [
-            (*own.cell(columns[d]), own.cell_width(columns[d]))
+            (*transform.cell(columns[d]), transform.cell_width(columns[d]))
             for d in dims
-            if isinstance(own := self.transforms[d], Integer)
+            if isinstance(transform := self.transforms[d], Integer)
         ]
         stacked = (torch.stack(part, -1) for part in zip(*parts, strict=True))
         return dict(zip(("lower", "upper", "width"), stacked, strict=True))
 
-    def _quantile(self, level: Tensor, *, upper: bool) -> Tensor:
-        """Return the value that leaves `level` below it, or above it where `upper`."""
-        logits, means, factors = widen(*self.base.parameters)
-        # The upper end through the mirror image: 1 − level has lost the level's digits.
-        side, own = -1 if upper else 1, self.transforms[0]
-        real = side * univariate.icdf(level, logits, side * means, factors)
-        found = own.from_real(real)
-        if own.discrete:
-            found = self._smallest(found, widen(level).unsqueeze(-1), upper=upper)
-        return found.to(self.dtype)
 
-    def _smallest(self, found: Tensor, level: Tensor, *, upper: bool) -> Tensor:
-        """Correct a whole quantile by one, where rounding at the end of a cell misled it."""
-        logits, means, factors = widen(*self.base.parameters)
-        side = -1 if upper else 1
+def _unbounded(covariance: Tensor, beyond: Tensor) -> Tensor:
+    """Return a covariance [..., D, D] with ±inf where a dimension [..., D] is beyond precision."""
+    either = (beyond.unsqueeze(-1) | beyond.unsqueeze(-2)) & (covariance != 0)
+    return torch.where(either, covariance.sign() * torch.inf, covariance)
 
-        def reaches(y: Tensor) -> Tensor:
-            at = side * self.transforms[0].threshold(y)
-            passed = univariate.cdf(at, logits, side * means, factors).unsqueeze(-1)
-            return passed <= level if upper else passed >= level
 
-        inner = (level > 0) & (level < 1)
-        found = torch.where(inner & ~reaches(found), found + 1, found)
-        return torch.where(inner & reaches(found - 1), found - 1, found)
+def _tilted(
+    logits: Tensor, means: Tensor, factors: Tensor, exponents: Tensor, logs: Tensor
+) -> Parameters:
+    """Return p(x) Σₜ exp(aₜ·x + cₜ) as a Gaussian mixture, up to its total.
 
-    def _gaussians(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Return logits, means and variances of the components, in double precision."""
-        logits, means, factors = widen(*self.base.parameters)
-        return logits, means, component_variances(factors, self.dimensions)
+    πₖ N(x; μₖ, Σₖ) exp(a·x) = πₖ exp(a·μₖ + ½aᵀΣₖa) N(x; μₖ + Σₖa, Σₖ)
 
-    def _overflows(self) -> Tensor:
-        """Tell in which dimensions a component with weight has a square beyond precision."""
-        logits, means, variances = self._gaussians()
-        beyond = moments.image_overflows(self.transforms, means, variances)
-        return (beyond & (logits > -torch.inf).unsqueeze(-1)).any(-2)
+    Shapes: exponents a [T, D], logs c [T, D], summed over D → K·T components, whose logits are
+    not normalised.
+    """
+    root = inverse_factors(factors, means.shape[-1])
+    latent = exponents @ root
+    shifted = means.unsqueeze(-2) + latent @ root.mT
+    gained = means @ exponents.mT + 0.5 * latent.square().sum(-1) + logs.sum(-1)
+    repeated = factors.unsqueeze(-2).expand(*shifted.shape[:-1], factors.shape[-1])
+    return Parameters(
+        (torch.log_softmax(logits, -1).unsqueeze(-1) + gained).flatten(-2),
+        shifted.flatten(-3, -2),
+        repeated.flatten(-3, -2),
+    )
+
+
+def check_transforms(transforms: Any, dimensions: int) -> tuple[Transform, ...]:
+    """Check that there is one transform for each dimension."""
+    found = tuple(listed(transforms) or ())
+    if len(found) != dimensions or not all(isinstance(one, Transform) for one in found):
+        raise ArgumentError(
+            "transforms",
+            got=f"is {transforms!r}",
+            expected=f"{dimensions} transform(s) were expected",
+            fix="Pass one for each dimension; condens.transforms.resolve makes them from words.",
+        )
+    return found

@@ -1,18 +1,18 @@
 """Mixtures in Pyro's models."""
 
 from functools import cache
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
-from condens.distributions.gaussian import GaussianMixture
-from condens.distributions.low_rank import LowRankMixture
-from condens.distributions.transformed import TransformedMixture
+from condens.distributions.base import Mixture
 from condens.errors import ArgumentError
 from condens.functional import shapes
 
+MixtureT = TypeVar("MixtureT", bound=Mixture)
 
-def for_pyro(mixture: Any) -> Any:
+
+def for_pyro(mixture: MixtureT) -> MixtureT:
     """Return the same mixture as Pyro takes it: for `pyro.sample`, plates and guides.
 
     It shares the parameters, and is still what it was: all that a mixture answers it
@@ -25,7 +25,7 @@ def for_pyro(mixture: Any) -> Any:
     >>> with pyro.plate("rows", len(condition)):  # doctest: +SKIP
     ...     pyro.sample("y", for_pyro(network(condition)), obs=target)
     """
-    if not isinstance(mixture, GaussianMixture | LowRankMixture | TransformedMixture):
+    if not isinstance(mixture, Mixture):
         raise ArgumentError(
             "mixture",
             got=f"is {type(mixture).__name__}",
@@ -69,7 +69,7 @@ def _infer_shapes(kind: Any, /, **arg_shapes: Any) -> tuple[torch.Size, torch.Si
 
     Those of a `TransformedMixture` are the parameters of its mixture.
     """
-    axes = (GaussianMixture if issubclass(kind, TransformedMixture) else kind)._axes
+    axes = kind._axes
     if set(arg_shapes) != set(axes):
         raise ArgumentError(
             "arg_shapes",

@@ -7,8 +7,7 @@ from typing import Any, Self
 import torch
 from torch import Generator, Tensor, nn
 
-from condens.distributions.mapped import check_transforms
-from condens.distributions.transformed import TransformedMixture
+from condens.distributions.transformed import TransformedMixture, check_transforms
 from condens.errors import ArgumentError, NotFiniteError, ShapeError
 from condens.functional.losses import weighted_sum
 from condens.functional.tracing import anywhere, checks_values

@@ -27,7 +27,7 @@ from condens.nn import (
 from condens.nn.scaling import EMPTY, ConditionScaling, Standardiser
 from condens.persistence.container import naming, read, write
 from condens.persistence.header import canonical, reason, short
-from condens.transforms import TRANSFORMS, transform_from_dict
+from condens.transforms import TRANSFORMS, Transform
 
 Backbone = nn.Module | Callable[..., nn.Module]
 
@@ -206,7 +206,7 @@ def _build(document: Mapping[str, Any]) -> DensityNetwork:
                 condition_codes=document["condition_codes"],
                 transforms=None
                 if transforms is None
-                else list(map(transform_from_dict, transforms)),
+                else list(map(Transform.from_dict, transforms)),
             )
         network.to(_DTYPES[document["dtype"]])
         network.names = check_names(document["names"], network.dimensions)

@@ -1,12 +1,11 @@
 """Component diagnostics: how many are used and distinct, and which rows they explain."""
 
 import math
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from condens.distributions.low_rank import LowRankMixture
 from condens.errors import (
     CollapsedComponentsWarning,
     CondensWarning,
@@ -14,13 +13,11 @@ from condens.errors import (
     UnexplainedRowsWarning,
     UnusedComponentsWarning,
 )
-from condens.functional.normal import LOG_2PI
-from condens.functional.triangular import is_diagonal, log_determinant, unpack
 from condens.nn import DensityNetwork
 
 ROWS_DIAGNOSED = 256
 # Multiplications spent on condition numbers, an epoch.
-EFFORT = 100_000
+MAX_MULTIPLICATIONS = 100_000
 # A row whose distance from every component is less probable than this is explained by none.
 UNEXPLAINED_PROBABILITY = 1e-6
 
@@ -62,8 +59,10 @@ def diagnose(network: DensityNetwork, condition: Tensor, target: Tensor) -> Diag
     return Diagnosis(
         float(used.exp()),
         float(distinct.clamp(min=0).exp()),
-        _largest_condition_number(mixture),
-        float(_beyond(2 * (_highest(mixture) - density).amin(-1), x.shape[1]).double().mean()),
+        mixture.largest_condition_number(MAX_MULTIPLICATIONS),
+        float(
+            _beyond(2 * (mixture.peak_log_prob() - density).amin(-1), x.shape[1]).double().mean()
+        ),
         usage.tolist(),
     )
 
@@ -115,33 +114,3 @@ def _beyond(distance: Tensor, dimensions: int) -> Tensor:
     """Return whether squared distances lie beyond the 1 − 10⁻⁶ quantile of χ²."""
     half = distance.new_tensor(dimensions / 2)
     return torch.special.gammaincc(half, distance / 2) < UNEXPLAINED_PROBABILITY
-
-
-def _highest(mixture: Any) -> Tensor:
-    """Return the log density of every component at its mean."""
-    if isinstance(mixture, LowRankMixture):
-        logits, means, *rest = mixture.parameters
-        centred = LowRankMixture(logits, torch.zeros_like(means), *rest, validate_args=False)
-        return centred.component_log_prob(torch.zeros_like(means[..., 0, :])).double()
-    dimensions = mixture.dimensions
-    return log_determinant(mixture.factors.double(), dimensions) - 0.5 * dimensions * LOG_2PI
-
-
-def _largest_condition_number(mixture: Any) -> float:
-    """Return that of the first covariances; for low rank, what it can be at most."""
-    dimensions = mixture.dimensions
-    if isinstance(mixture, LowRankMixture):
-        logs, loadings = 2 * mixture.log_scales.double(), mixture.loadings.double()
-        largest = logs.amax(-1).exp() + loadings.square().sum((-1, -2))
-        return float((largest / logs.amin(-1).exp()).amax())
-    factors = mixture.factors
-    if is_diagonal(factors, dimensions):
-        logs = factors.double()
-        return float((2 * (logs.amax(-1) - logs.amin(-1))).amax().exp())
-    count = max(1, EFFORT // (factors.shape[-2] * dimensions**3))
-    upper = unpack(factors[:count].double(), dimensions)
-    # What has diverged has no singular values, and torch would raise.
-    if not bool(upper.isfinite().all()):
-        return math.inf
-    values = torch.linalg.svdvals(upper)
-    return float((values[..., 0] / values[..., -1]).square().amax())

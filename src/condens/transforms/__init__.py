@@ -1,15 +1,8 @@
-"""Transforms between constrained targets and the real line."""
+"""Constrained targets: transforms between their values and the real line."""
 
-from condens.transforms.base import Transform
+from condens.transforms.base import TRANSFORMS, Transform
 from condens.transforms.choice import propose, resolve
-from condens.transforms.kinds import (
-    TRANSFORMS,
-    Integer,
-    Interval,
-    Positive,
-    Real,
-    transform_from_dict,
-)
+from condens.transforms.kinds import Integer, Interval, Positive, Real
 
 __all__ = [
     "TRANSFORMS",
@@ -20,5 +13,4 @@ __all__ = [
     "Transform",
     "propose",
     "resolve",
-    "transform_from_dict",
 ]

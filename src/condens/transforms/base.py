@@ -1,6 +1,7 @@
-"""What a map between a target's own values and the real line answers."""
+"""`Transform`: the base of the transforms between constrained targets and the real line."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any, ClassVar, NoReturn
 
@@ -12,11 +13,10 @@ from torch.distributions.constraints import Constraint
 from condens.errors import ArgumentError, NoClosedFormError
 from condens.functional.precision import widen
 from condens.functional.tracing import anywhere
-from condens.scalars import as_real
 
 
 class Transform(ABC):
-    """A monotone map between a target's own values y and real numbers x.
+    """A monotone transform between the values y of a target and real numbers x.
 
     Every method works elementwise and in double precision. NaN, which means "not
     observed", passes through.
@@ -38,7 +38,7 @@ class Transform(ABC):
     @property
     @abstractmethod
     def constraint(self) -> Constraint:
-        """The support as torch tells it; `biject_to` finds this map from it, if there is one."""
+        """The support as a torch constraint; `biject_to` finds the transform of it, if any."""
 
     @abstractmethod
     def contains(self, y: Tensor) -> Tensor:
@@ -61,6 +61,18 @@ class Transform(ABC):
         """Return log|dx/dz| from x, where z is y itself or, of whole numbers, a point in a cell."""
 
     @abstractmethod
+    def slope_terms(self) -> dict[int, float]:
+        """Return {a: c, …} with dx/dy = Σ exp(a x + c), for continuous targets."""
+
+    @abstractmethod
+    def affine(self, scale: float, loc: float) -> tuple["Transform", float, float]:
+        """Return the transform of scale·y + loc, and scale and loc of its x in terms of x."""
+
+    @abstractmethod
+    def crps(self, y: Tensor, logits: Tensor, means: Tensor, factors: Tensor) -> Tensor:
+        """Return the CRPS at y where X is a one-dimensional mixture. Shapes: [..., 1] → [...]."""
+
+    @abstractmethod
     def mean(self, mean: Tensor, deviation: Tensor) -> Tensor:
         """Return E[Y] where X ~ N(mean, deviation²)."""
 
@@ -70,7 +82,7 @@ class Transform(ABC):
 
     @abstractmethod
     def coefficients(self, mean: Tensor, deviation: Tensor) -> Tensor:
-        """Return the Hermite coefficients of Y [..., ORDER]; see `functional.images`."""
+        """Return the Hermite coefficients of Y [..., ORDER]; see `functional.pushforward`."""
 
     def overflows(self, mean: Tensor, deviation: Tensor) -> Tensor:  # noqa: ARG002
         """Tell whether E[Y²] is beyond double precision."""
@@ -101,11 +113,11 @@ class Transform(ABC):
                 name,
                 got=f"has {float(y[tuple(where)]):g}" + (f" at index {where}" if where else ""),
                 expected=f"{self.description} were expected",
-                fix="Correct the value, or choose another map for this dimension.",
+                fix="Correct the value, or choose another transform for this dimension.",
             )
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain JSON values from which `transform_from_dict` builds an equal map.
+        """Return plain JSON values from which `from_dict` builds an equal transform.
 
         >>> from condens.transforms.kinds import Interval
         >>> Interval(0.0, 10.0).to_dict()
@@ -113,14 +125,41 @@ class Transform(ABC):
         """
         return {"kind": self.kind, **asdict(self)}  # type: ignore[call-overload]
 
+    @staticmethod
+    def from_dict(values: Mapping[str, Any]) -> "Transform":
+        """Return the transform that `to_dict` described.
 
-def check_bound(name: str, bound: Any) -> float:
-    """Return a bound as a float; refuse what is no finite number."""
-    return as_real(name, bound, fix="Leave out a bound that there is not.")
+        >>> Transform.from_dict({"kind": "integer", "lower": 0})
+        Integer(lower=0)
+        """
+        try:
+            rest = dict(values)
+            return TRANSFORMS[rest.pop("kind")](**rest)
+        except ArgumentError:
+            raise
+        except (KeyError, TypeError, ValueError):
+            raise ArgumentError(
+                "values",
+                got=f"is {str(values)[:200]}",
+                expected=f"kind must be one of {', '.join(TRANSFORMS)}",
+                fix="Pass what to_dict() returned.",
+            ) from None
+
+    def _refuse_affine(self, scale: float, loc: float, expected: str, fix: str) -> NoReturn:
+        raise NoClosedFormError(
+            f"affine by {scale:g} and {loc:g}",
+            got=f"was asked of {self.description}",
+            expected=expected,
+            fix=fix,
+        )
+
+
+# The transforms that go into files, by kind; `kinds` fills it.
+TRANSFORMS: dict[str, type[Transform]] = {}
 
 
 class WholeNumbers(Constraint):
-    """Whole numbers from a lower bound on, if there is one, as torch asks for a support."""
+    """Whole numbers from a lower bound on, if there is one, as a torch constraint."""
 
     is_discrete = True
 
@@ -137,10 +176,13 @@ class WholeNumbers(Constraint):
 
 
 def _refuse(constraint: WholeNumbers) -> NoReturn:
-    came, expected = f"has {constraint}", "no bijection leads from the real line to whole numbers"
-    remedy = "Take marginal(dims) over the continuous dimensions, condition on the whole numbers, "
-    remedy += "or infer them by importance sampling."
-    raise NoClosedFormError("the support", got=came, expected=expected, fix=remedy)
+    raise NoClosedFormError(
+        "the support",
+        got=f"has {constraint}",
+        expected="no bijection leads from the real line to whole numbers",
+        fix="Take marginal(dims) over the continuous dimensions, condition on the whole numbers, "
+        "or infer them by importance sampling.",
+    )
 
 
 for _registry in (biject_to, transform_to):

@@ -1,4 +1,4 @@
-"""The map of a column: what a user's word means, and what suits the values."""
+"""The transform of a column: by a word, by bounds, or proposed from the values."""
 
 from collections.abc import Mapping
 from numbers import Number
@@ -20,8 +20,8 @@ _WORDS: Mapping[str, Transform] = {
 }
 
 
-def resolve(spec: Any, name: str = "map") -> Transform:
-    """Return the map that a user means by a word, a pair of bounds, or a map itself.
+def resolve(spec: Any, name: str = "transform") -> Transform:
+    """Return the transform that a word, a pair of bounds, or a transform stands for.
 
     >>> resolve("count")
     Integer(lower=0)
@@ -38,16 +38,17 @@ def resolve(spec: Any, name: str = "map") -> Transform:
     raise ArgumentError(
         name,
         got=f"is {spec!r}",
-        expected=f"{', '.join(map(repr, _WORDS))}, a pair (lower, upper) or a Map was expected",
+        expected=f"{', '.join(map(repr, _WORDS))}, a pair (lower, upper) or a Transform was "
+        "expected",
         fix="For a density over all numbers, pass 'real'.",
     )
 
 
 def propose(values: Tensor) -> Transform:
-    """Return the map that suits a column of values; NaN is a missing one.
+    """Return the transform proposed for a column of values; NaN is a missing one.
 
     Whole numbers, with at most 100 distinct values over a range below 200, are integers,
-    and counts if none is negative. Numbers strictly between 0 and 1 are shares. Positive
+    and counts if none is negative. Numbers strictly between 0 and 1 get that interval. Positive
     numbers are positive where they are clearly skewed: the largest is more than 5 times
     the median, and Bowley's skewness of the quartiles, (q₁ + q₃ − 2q₂)/(q₃ − q₁), is
     nearer zero for the logarithms. All else is real. Shapes: values [N].

@@ -1,9 +1,7 @@
-"""Maps between targets with a support of their own and the real line, one dimension each."""
+"""The transforms: real, positive, interval and integer targets."""
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Generator, Tensor
@@ -11,13 +9,15 @@ from torch.distributions import constraints
 from torch.distributions.constraints import Constraint
 
 from condens.errors import ArgumentError
-from condens.functional import pushforward
+from condens.functional import pushforward, scores
 from condens.functional.precision import widen
-from condens.scalars import as_whole
-from condens.transforms.base import Transform, WholeNumbers, check_bound
+from condens.scalars import as_real, as_whole
+from condens.transforms import scores as adaptive
+from condens.transforms.base import TRANSFORMS, Transform, WholeNumbers
 
 # Up to here double precision holds every whole number.
-LARGEST = 2**53
+MAX_BOUND = 2**53
+NO_BOUND = "Leave out a bound that there is not."
 
 
 @dataclass(frozen=True)
@@ -48,6 +48,18 @@ class Real(Transform):
         """Return 0."""
         return torch.zeros_like(widen(x))
 
+    def slope_terms(self) -> dict[int, float]:
+        """Return those of 1."""
+        return {0: 0.0}
+
+    def affine(self, scale: float, loc: float) -> tuple[Transform, float, float]:
+        """Return what was asked of y."""
+        return self, scale, loc
+
+    def crps(self, y: Tensor, logits: Tensor, means: Tensor, factors: Tensor) -> Tensor:
+        """Return the closed form for Gaussians."""
+        return scores.crps(y, logits, means, factors)
+
     def mean(self, mean: Tensor, deviation: Tensor) -> Tensor:  # noqa: ARG002
         """Return μ."""
         return mean
@@ -75,7 +87,7 @@ class Positive(Transform):
     exponential = True
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "lower", check_bound("lower", self.lower))
+        object.__setattr__(self, "lower", as_real("lower", self.lower, fix=NO_BOUND))
 
     @property
     def description(self) -> str:
@@ -84,7 +96,7 @@ class Positive(Transform):
 
     @property
     def constraint(self) -> Constraint:
-        """The bound as torch tells it."""
+        """The bound as a torch constraint."""
         return constraints.greater_than(self.lower)
 
     def contains(self, y: Tensor) -> Tensor:
@@ -106,6 +118,21 @@ class Positive(Transform):
     def log_slope_at(self, x: Tensor) -> Tensor:
         """Return −x."""
         return -widen(x)
+
+    def slope_terms(self) -> dict[int, float]:
+        """Return those of e^−x."""
+        return {-1: 0.0}
+
+    def affine(self, scale: float, loc: float) -> tuple[Transform, float, float]:
+        """Move the bound: log(scale (y − lower)) = x + log scale."""
+        if scale < 0:
+            expected = "a negative scale turns a lower bound into an upper one"
+            self._refuse_affine(scale, loc, expected, "Scale by its absolute value.")
+        return Positive(scale * self.lower + loc), 1.0, math.log(scale)
+
+    def crps(self, y: Tensor, logits: Tensor, means: Tensor, factors: Tensor) -> Tensor:
+        """Return the closed form for lognormal numbers."""
+        return scores.lognormal_crps(widen(y) - self.lower, logits, means, factors)
 
     def mean(self, mean: Tensor, deviation: Tensor) -> Tensor:
         """Return lower + exp(μ + σ²/2)."""
@@ -138,19 +165,18 @@ class Interval(Transform):
 
     def __post_init__(self) -> None:
         for name in ("lower", "upper"):
-            object.__setattr__(self, name, check_bound(name, getattr(self, name)))
-        came = f"is {self.upper!r}"
+            object.__setattr__(self, name, as_real(name, getattr(self, name), fix=NO_BOUND))
         if not self.lower < self.upper:
             raise ArgumentError(
                 "upper",
-                got=came,
+                got=f"is {self.upper!r}",
                 expected=f"it must be above lower, {self.lower!r}",
                 fix="Swap them, or widen the range.",
             )
         if not math.isfinite(self._width) or math.nextafter(self.lower, self.upper) == self.upper:
             raise ArgumentError(
                 "upper",
-                got=came,
+                got=f"is {self.upper!r}",
                 expected=f"from lower, {self.lower!r}, to it there must be numbers, "
                 "not all of them",
                 fix="Scale the target.",
@@ -163,7 +189,7 @@ class Interval(Transform):
 
     @property
     def constraint(self) -> Constraint:
-        """The bounds as torch tells them."""
+        """The bounds as a torch constraint."""
         return constraints.interval(self.lower, self.upper)
 
     @property
@@ -182,8 +208,8 @@ class Interval(Transform):
     def from_real(self, x: Tensor) -> Tensor:
         """Return the value, counted from the bound that is nearer."""
         x = widen(x)
-        share = self._width * torch.sigmoid(-x.abs())
-        return torch.where(x < 0, self.lower + share, self.upper - share)
+        inwards = self._width * torch.sigmoid(-x.abs())
+        return torch.where(x < 0, self.lower + inwards, self.upper - inwards)
 
     def log_slope(self, y: Tensor) -> Tensor:
         """Return log(upper − lower) − log(y − lower) − log(upper − y)."""
@@ -194,6 +220,28 @@ class Interval(Transform):
         """Return −log s(x) − log s(−x) − log(upper − lower) for the logistic function s."""
         x, log_s = widen(x), torch.nn.functional.logsigmoid
         return -log_s(x) - log_s(-x) - math.log(self._width)
+
+    def slope_terms(self) -> dict[int, float]:
+        """Return those of (2 + e^x + e^−x)/(upper − lower)."""
+        unit = -math.log(self._width)
+        return {0: math.log(2) + unit, 1: unit, -1: unit}
+
+    def affine(self, scale: float, loc: float) -> tuple[Transform, float, float]:
+        """Move the bounds; a negative scale swaps them, and mirrors x."""
+        lower, upper = sorted(scale * bound + loc for bound in (self.lower, self.upper))
+        return Interval(lower, upper), math.copysign(1.0, scale), 0.0
+
+    def crps(self, y: Tensor, logits: Tensor, means: Tensor, factors: Tensor) -> Tensor:
+        """Return the integral, by adaptive quadrature."""
+        return adaptive.crps(
+            y,
+            logits,
+            means,
+            factors,
+            from_real=self.from_real,
+            to_real=self.threshold,
+            whole=False,
+        )
 
     def mean(self, mean: Tensor, deviation: Tensor) -> Tensor:
         """Return lower + (upper − lower) E[s(X)] for the logistic function s."""
@@ -213,7 +261,7 @@ class Integer(Transform):
     """Whole numbers: y = ⌊z⌋ with z = x, or with a bound z = lower + e^x.
 
     A whole number is the cell y ≤ z < y + 1, and its probability that of the cell. In
-    training a uniform share of the cell is added, `dequantise`: the bound of
+    training a uniform part of the cell is added, `dequantise`: the bound of
     variational dequantisation.
 
     >>> counts = Integer(lower=0)
@@ -227,7 +275,7 @@ class Integer(Transform):
 
     def __post_init__(self) -> None:
         if self.lower is not None:
-            bound = as_whole("lower", self.lower, -LARGEST, LARGEST, fix="For counts, pass 0.")
+            bound = as_whole("lower", self.lower, -MAX_BOUND, MAX_BOUND, fix="For counts, pass 0.")
             object.__setattr__(self, "lower", bound)
 
     @property
@@ -242,7 +290,7 @@ class Integer(Transform):
 
     @property
     def constraint(self) -> Constraint:
-        """The bound as torch is told; there is no bijection."""
+        """The bound as a torch constraint, to which there is no bijection."""
         return WholeNumbers(self.lower)
 
     def contains(self, y: Tensor) -> Tensor:
@@ -281,22 +329,56 @@ class Integer(Transform):
     def dequantise(self, y: Tensor, generator: Generator | None = None) -> Tensor:
         """Return x of y + u, for u uniform strictly between 0 and 1."""
         y = widen(y)
-        share = torch.rand(y.shape, dtype=y.dtype, device=y.device, generator=generator)
+        within = torch.rand(y.shape, dtype=y.dtype, device=y.device, generator=generator)
         # Half a step of the generator: never 0, and rounded it stays below 1.
-        return self._real(y + share.clamp(2.0**-54, 1 - 2.0**-53))
+        return self._real(y + within.clamp(2.0**-54, 1 - 2.0**-53))
 
     def threshold(self, y: Tensor) -> Tensor:
         """Return the upper end of the cell of ⌊y⌋; −inf below the bound."""
-        above = widen(y).floor() + 1
-        if self.lower is None:
-            return above
-        held = above > self.lower
-        return torch.where(held, self._real(torch.where(held, above, self.lower + 1)), -torch.inf)
+        return self._above(widen(y).floor())
 
     def nearest(self, y: Tensor) -> Tensor:
         """Return the value itself, or the largest number in place of infinity."""
         largest = torch.finfo(y.dtype).max
         return y.clamp(-largest, largest)
+
+    def slope_terms(self) -> dict[int, float]:
+        """Return none: the density is one of probabilities."""
+        return {}
+
+    def affine(self, scale: float, loc: float) -> tuple[Transform, float, float]:
+        """Shift by whole numbers."""
+        if scale != 1 or not loc.is_integer():
+            expected = "others than shifts by whole numbers leave the whole numbers"
+            fix = "Take condition or marginal(dims) over the other dimensions first."
+            self._refuse_affine(scale, loc, expected, fix)
+        if self.lower is None:
+            return self, 1.0, loc
+        return Integer(self.lower + int(loc)), 1.0, 0.0
+
+    def crps(self, y: Tensor, logits: Tensor, means: Tensor, factors: Tensor) -> Tensor:
+        """Return the sum over whole numbers, by adaptive summation.
+
+        Where every component is wider than a million of them, that of z at y + ½.
+        """
+        found = adaptive.crps(
+            y,
+            logits,
+            means,
+            factors,
+            from_real=self.from_real,
+            to_real=self._above,
+            whole=True,
+        )
+        log_deviations = -widen(factors.squeeze(-1))
+        if self.lower is None:
+            wide = scores.crps(widen(y) + 0.5, logits, means, factors)
+        else:
+            wide = scores.lognormal_crps(widen(y) - self.lower + 0.5, logits, means, factors)
+            # Down to nine deviations below the mean of x.
+            low = widen(means.squeeze(-1)) - 9 * log_deviations.exp()
+            log_deviations = log_deviations + low
+        return torch.where(adaptive.is_smooth(log_deviations, logits), widen(wide), found)
 
     def mean(self, mean: Tensor, deviation: Tensor) -> Tensor:
         """Return E⌊z⌋."""
@@ -317,28 +399,16 @@ class Integer(Transform):
             return super().overflows(mean, deviation)
         return pushforward.lognormal_overflows(mean, deviation)
 
+    def _above(self, y: Tensor) -> Tensor:
+        """Return the x of z = y + 1; −inf below the bound."""
+        above = y + 1
+        if self.lower is None:
+            return above
+        held = above > self.lower
+        return torch.where(held, self._real(torch.where(held, above, self.lower + 1)), -torch.inf)
+
     def _real(self, z: Tensor) -> Tensor:
         return z if self.lower is None else (z - self.lower).log()
 
 
-TRANSFORMS: Mapping[str, type[Transform]] = {m.kind: m for m in (Real, Positive, Interval, Integer)}
-
-
-def transform_from_dict(values: Mapping[str, Any]) -> Transform:
-    """Return the map that `to_dict` described.
-
-    >>> transform_from_dict({"kind": "integer", "lower": 0})
-    Integer(lower=0)
-    """
-    try:
-        rest = dict(values)
-        return TRANSFORMS[rest.pop("kind")](**rest)
-    except ArgumentError:
-        raise
-    except (KeyError, TypeError, ValueError):
-        raise ArgumentError(
-            "values",
-            got=f"is {str(values)[:200]}",
-            expected=f"kind must be one of {', '.join(TRANSFORMS)}",
-            fix="Pass what to_dict() returned.",
-        ) from None
+TRANSFORMS.update({one.kind: one for one in (Real, Positive, Interval, Integer)})

@@ -1,6 +1,6 @@
-"""Moments of the images of Gaussian components under one map for each dimension.
+"""Moments of Gaussian components seen through one transform for each dimension.
 
-Shapes: means [..., K, D] and covariances [..., K, D, D] of the components, D maps.
+Shapes: means [..., K, D] and covariances [..., K, D, D] of the components, D transforms.
 """
 
 from collections.abc import Sequence
@@ -16,21 +16,26 @@ from condens.transforms.kinds import Integer, Positive, Real
 def image_means(transforms: Sequence[Transform], means: Tensor, variances: Tensor) -> Tensor:
     """Return E[Yⱼ] of every component [..., K, D], given variances [..., K, D]."""
     return torch.stack(
-        [c.map.mean(c.mean, c.deviation) for c in _columns(transforms, means, variances)], -1
+        [c.transform.mean(c.mean, c.deviation) for c in _columns(transforms, means, variances)], -1
     )
 
 
 def image_variances(transforms: Sequence[Transform], means: Tensor, variances: Tensor) -> Tensor:
     """Return Var[Yⱼ] of every component [..., K, D], given variances [..., K, D]."""
     return torch.stack(
-        [c.map.variance(c.mean, c.deviation) for c in _columns(transforms, means, variances)], -1
+        [c.transform.variance(c.mean, c.deviation) for c in _columns(transforms, means, variances)],
+        -1,
     )
 
 
 def image_overflows(transforms: Sequence[Transform], means: Tensor, variances: Tensor) -> Tensor:
     """Tell where E[Yⱼ²] is beyond double precision [..., K, D]."""
     return torch.stack(
-        [c.map.overflows(c.mean, c.deviation) for c in _columns(transforms, means, variances)], -1
+        [
+            c.transform.overflows(c.mean, c.deviation)
+            for c in _columns(transforms, means, variances)
+        ],
+        -1,
     )
 
 
@@ -61,14 +66,14 @@ def image_covariances(
 class _Column:
     """One dimension of every component; its coefficients are computed at most once."""
 
-    def __init__(self, own: Transform, mean: Tensor, deviation: Tensor) -> None:
-        self.map, self.mean, self.deviation = own, mean, deviation
+    def __init__(self, transform: Transform, mean: Tensor, deviation: Tensor) -> None:
+        self.transform, self.mean, self.deviation = transform, mean, deviation
         self._coefficients: Tensor | None = None
 
     @property
     def coefficients(self) -> Tensor:
         if self._coefficients is None:
-            self._coefficients = self.map.coefficients(self.mean, self.deviation)
+            self._coefficients = self.transform.coefficients(self.mean, self.deviation)
         return self._coefficients
 
 
@@ -80,17 +85,17 @@ def _columns(transforms: Sequence[Transform], means: Tensor, variances: Tensor) 
 def _cross(first: _Column, second: _Column, covariance: Tensor) -> Tensor:
     """Return Cov[f(X), g(Y)] given Cov[X, Y]."""
     for one, other in ((first, second), (second, first)):
-        if isinstance(one.map, Real):
+        if isinstance(one.transform, Real):
             return _with_identity(other, covariance)
     for one, other in ((first, second), (second, first)):
-        if isinstance(one.map, Positive):
+        if isinstance(one.transform, Positive):
             return _with_exponential(one, other, covariance)
     correlation = (covariance / (first.deviation * second.deviation)).clamp(-1, 1)
     order = torch.arange(1, pushforward.ORDER + 1, device=covariance.device)
     powers = correlation.unsqueeze(-1) ** order
     total = (first.coefficients * second.coefficients * powers).sum(-1)
     for one, other in ((first, second), (second, first)):
-        if isinstance(one.map, Integer) and one.map.lower is not None:
+        if isinstance(one.transform, Integer) and one.transform.lower is not None:
             # The series is too short for so wide an exponential, and its floor does not matter.
             total = torch.where(one.deviation > 6, _with_exponential(one, other, covariance), total)
     return total
@@ -98,9 +103,9 @@ def _cross(first: _Column, second: _Column, covariance: Tensor) -> Tensor:
 
 def _with_identity(other: _Column, covariance: Tensor) -> Tensor:
     """Return Cov[X, g(Y)] = Cov[X, Y] E[g′(Y)]; Stein's lemma, E[g′(Y)] = a₁/σ."""
-    if isinstance(other.map, Real):
+    if isinstance(other.transform, Real):
         return covariance
-    if isinstance(other.map, Positive):
+    if isinstance(other.transform, Positive):
         return covariance * pushforward.saturated(
             pushforward.lognormal_mean(other.mean, other.deviation)
         )
@@ -109,11 +114,11 @@ def _with_identity(other: _Column, covariance: Tensor) -> Tensor:
 
 def _with_exponential(first: _Column, second: _Column, covariance: Tensor) -> Tensor:
     """Return Cov[e^X, g(Y)] = E[e^X] (E[g(Y + c)] − E[g(Y)]), c = Cov[X, Y]."""
-    if isinstance(second.map, Positive):
+    if isinstance(second.transform, Positive):
         return pushforward.lognormal_covariance(
             first.mean, first.deviation, second.mean, second.deviation, covariance
         )
     size = pushforward.saturated(pushforward.lognormal_mean(first.mean, first.deviation))
-    moved = second.map.mean(second.mean + covariance, second.deviation)
-    still = second.map.mean(second.mean, second.deviation)
+    moved = second.transform.mean(second.mean + covariance, second.deviation)
+    still = second.transform.mean(second.mean, second.deviation)
     return size * (pushforward.saturated(moved) - pushforward.saturated(still))

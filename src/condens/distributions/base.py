@@ -1,0 +1,859 @@
+"""`Mixture`: the abstract base of all mixtures, with everything they have in common."""
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cache, reduce
+from typing import Any, ClassVar, NoReturn, Self
+
+import torch
+from torch import Generator, Tensor
+from torch.distributions import (
+    Distribution,
+    Independent,
+    MixtureSameFamily,
+    MultivariateNormal,
+    constraints,
+)
+from torch.distributions.constraints import Constraint
+from torch.distributions.kl import register_kl
+
+from condens.distributions import checks, conversions
+from condens.distributions.checks import Numbers
+from condens.distributions.dimensions import (
+    Dimension,
+    check_names,
+    in_order,
+    listed,
+    resolve_dimensions,
+    resolve_fixed,
+)
+from condens.errors import ArgumentError, DimensionError, KindError, NoClosedFormError, ShapeError
+from condens.functional import (
+    algebra,
+    estimates,
+    mixture,
+    sampling,
+    scores,
+    shapes,
+    tails,
+    univariate,
+)
+from condens.functional.estimates import Estimate
+from condens.functional.low_rank.algebra import Parameters as LowRankParameters
+from condens.functional.modes import Modes
+from condens.functional.precision import widen
+from condens.transforms import Real, Transform
+
+Parameters = algebra.Parameters | LowRankParameters
+
+# Draws are clamped to this size, so that sums over any number of them stay finite.
+MAX_DRAW = 1e290
+
+
+class Mixture(Distribution, ABC):
+    """A batch of mixture densities p(x) = Σₖ πₖ pₖ(x) over D dimensions, as a torch distribution.
+
+    `GaussianMixture`, `LowRankMixture` and `TransformedMixture` have the methods and properties
+    of this class. Where one of them has no answer, it raises `NoClosedFormError`, which names
+    the way to get one.
+
+    An event has its axis: a one-dimensional mixture has event shape [1], though values may come
+    without it (`checks.with_event_axis`). Values may be tensors, arrays, lists or data frames.
+    Answers have the dtype of the mixture and are computed in double precision. Every answer that
+    is estimated comes as an `Estimate(value, standard_error)`, `entropy` included.
+    """
+
+    support: Constraint = constraints.real_vector
+    parameters: Parameters
+    names: tuple[str, ...] | None
+    # The type of the parameters, and the axes that each has for one mixture.
+    _form: ClassVar[type[Any]]
+    _axes: ClassVar[Mapping[str, str]]
+
+    def __init__(
+        self,
+        *parameters: Tensor,
+        names: Iterable[str] | None = None,
+        validate_args: bool | None = None,
+    ) -> None:
+        tensors = {
+            name: checks.as_tensor(name, value)
+            for name, value in zip(self._axes, parameters, strict=True)
+        }
+        shapes.check_sizes(tensors, self._axes)
+        checks.check_devices(tensors)
+        self._check_sizes(**tensors)
+        shapes.check_batch(tensors, self._axes)
+        dtype = reduce(torch.promote_types, (tensor.dtype for tensor in tensors.values()))
+        expanded = mixture.expand_batch(list(tensors.values()), self._event_axes())
+        flag = checks.check_flag("validate_args", validate_args)
+        self._set(
+            self._form(*(tensor.to(dtype) for tensor in expanded)),
+            check_names(names, tensors["means"].shape[-1]),
+            Distribution._validate_args if flag is None else flag,
+        )
+        if self._validate_args:
+            self._check_parameters()
+
+    def _set(
+        self, parameters: Parameters, names: tuple[str, ...] | None, validate_args: bool
+    ) -> None:
+        """Set the fields, unchecked."""
+        self.parameters, self.names = parameters, names
+        # Whoever maps over a tree may put anything in place of its tensors.
+        shape = getattr(parameters.means, "shape", torch.Size((0, 0)))
+        # Our checks in place of torch's: they say what to do, and admit an empty batch.
+        super().__init__(shape[:-2], shape[-1:], validate_args=False)
+        self._validate_args = validate_args
+
+    def _check_parameters(self) -> None:
+        """Refuse parameters that are not numbers, or cannot be computed with."""
+        checks.check_values(**self.parameters._asdict())
+        self._check_range()
+
+    @abstractmethod
+    def _check_sizes(self, **tensors: Tensor) -> None:
+        """Refuse sizes that K and D do not explain."""
+
+    @abstractmethod
+    def _check_range(self) -> None:
+        """Refuse finite parameters that cannot be computed with."""
+
+    @abstractmethod
+    def _covariance_text(self) -> str:
+        """Return what the repr says of the covariances, or of the transforms."""
+
+    @staticmethod
+    @abstractmethod
+    def _join(members: Sequence[Any], log_weights: Tensor) -> Parameters:
+        """Return the parameters of an ensemble."""
+
+    # Parameters and moments.
+
+    @property
+    def n_components(self) -> int:
+        """The number of components, K."""
+        return self.parameters.means.shape[-2]
+
+    @property
+    def dimensions(self) -> int:
+        """The number of dimensions, D."""
+        return self.parameters.means.shape[-1]
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The dtype of every parameter, and of every answer."""
+        return self.parameters.means.dtype
+
+    @property
+    def device(self) -> torch.device:
+        """The device of every parameter."""
+        return self.parameters.means.device
+
+    @property
+    def transforms(self) -> tuple[Transform, ...]:
+        """The transform of each dimension; `Real()` where there is none."""
+        return (Real(),) * self.dimensions
+
+    @property
+    def logits(self) -> Tensor:
+        """The unnormalised log weights [..., K]."""
+        return self.parameters.logits
+
+    @property
+    def weights(self) -> Tensor:
+        """The weights πₖ [..., K], which sum to one."""
+        return torch.softmax(self.logits, -1)
+
+    @property
+    def means(self) -> Tensor:
+        """The means of the components [..., K, D]."""
+        return self.parameters.means
+
+    @property
+    @abstractmethod
+    def covariance_matrices(self) -> Tensor:
+        """The covariances Σₖ of the components [..., K, D, D]."""
+
+    @property
+    def precision_factors(self) -> Tensor:
+        """The upper triangular Ūₖ [..., K, D, D] with Σₖ⁻¹ = ŪₖᵀŪₖ."""
+        return self._full("precision_factors").precision_factors
+
+    @property
+    def mean(self) -> Tensor:
+        """The mean of the mixture [..., D]; inf where it is beyond double precision."""
+        return mixture.mean(self.logits, self.means)
+
+    @property
+    @abstractmethod
+    def variance(self) -> Tensor:
+        """The variance of each dimension [..., D]; inf where it is beyond double precision."""
+
+    @property
+    @abstractmethod
+    def covariance_matrix(self) -> Tensor:
+        """The covariance of the mixture [..., D, D], by the law of total covariance."""
+
+    def peak_log_prob(self) -> Tensor:
+        """Return the log density of every component at its mean [..., K], in double precision."""
+        return self._full("peak_log_prob()").peak_log_prob()
+
+    def largest_condition_number(self, max_multiplications: int) -> float:
+        """Return the largest condition number of the covariances of a batch.
+
+        Args:
+            max_multiplications: how many to spend; the first members of the batch are looked at
+                for as long as they last, one at least. With low rank all are, at an upper bound.
+        """
+        return self._full("largest_condition_number(…)").largest_condition_number(
+            max_multiplications
+        )
+
+    # The batch.
+
+    @classmethod
+    def ensemble(cls, members: Iterable[Self], weights: Numbers | None = None) -> Self:
+        """Return the average density of M mixtures as one mixture of all their components.
+
+        Args:
+            members: mixtures with equal dimensions, names and transforms, and batch shapes that
+                broadcast.
+            weights: [M], equal by default.
+
+        >>> from condens import GaussianMixture
+        >>> m = GaussianMixture(torch.zeros(2), torch.randn(2, 1), torch.zeros(2, 1))
+        >>> GaussianMixture.ensemble([m, m, m]).n_components
+        6
+        """
+        found = listed(members)
+        if not found or not all(isinstance(member, cls) for member in found):
+            raise ArgumentError(
+                "members",
+                got=f"is {found if found is not None else members!r}",
+                expected=f"at least one {cls.__name__}, and nothing else, was expected",
+                fix="Pass a list of mixtures.",
+            )
+        first, batch = found[0], torch.Size()
+        for member in found:
+            if (member.dimensions, member.names, member.transforms) != (
+                first.dimensions,
+                first.names,
+                first.transforms,
+            ):
+                raise DimensionError(
+                    "members",
+                    got=f"has {member}",
+                    expected=f"the first member is {first}",
+                    fix="Average mixtures over the same dimensions; reorder with marginal(dims).",
+                )
+            checks.check_leading("members", member.batch_shape, member.batch_shape, batch)
+            batch = torch.broadcast_shapes(batch, member.batch_shape)
+        if weights is None:
+            weights = torch.ones(len(found), device=first.device)
+        weights = checks.as_tensor("weights", weights, first.parameters.means)
+        if weights.shape != (len(found),):
+            raise ShapeError(
+                "weights",
+                got=f"has shape {list(weights.shape)}",
+                expected=f"there are {len(found)} members",
+                fix="Pass one weight for each.",
+            )
+        log_weights = torch.log_softmax(conversions.log_weights(weights), -1).to(first.dtype)
+        expanded = [member.expand(batch).parameters for member in found]
+        return first._with(cls._join(expanded, log_weights), range(first.dimensions))
+
+    def expand(self, batch_shape: Sequence[int], _instance: Any = None) -> Self:
+        """Return a mixture with a larger batch shape that shares the parameters' memory."""
+        batch = torch.Size(checks.check_shape("batch_shape", batch_shape))
+        if checks.broadcast(batch, self.batch_shape) != batch:
+            raise ShapeError(
+                "batch_shape",
+                got=f"is {list(batch)}",
+                expected=f"the mixture has {list(self.batch_shape)}",
+                fix="Keep its axes, those of size one at any size, and put more in front.",
+            )
+        pairs = zip(self.parameters, self._event_axes(), strict=True)
+        return self._rearranged(
+            (tensor.expand(*batch, *[-1] * axes) for tensor, axes in pairs), _instance
+        )
+
+    def __getitem__(self, index: Any) -> Self:
+        """Return the mixture of part of the batch: anything that indexes a tensor of its shape."""
+        parts = index if isinstance(index, tuple) else (index,)
+        if not any(part is Ellipsis for part in parts):
+            parts = (*parts, ...)
+        pairs = zip(self.parameters, self._event_axes(), strict=True)
+        return self._rearranged(tensor[(*parts, *[slice(None)] * axes)] for tensor, axes in pairs)
+
+    def _rearranged(self, parameters: Iterable[Tensor], instance: Self | None = None) -> Self:
+        """Return the mixture with another batch shape, unchecked."""
+        new = self.__new__(type(self)) if instance is None else instance
+        vars(new).update(vars(self))
+        new.parameters = self._form(*parameters)
+        new._batch_shape = new.parameters.means.shape[:-2]
+        return new
+
+    def __len__(self) -> int:
+        if not self.batch_shape:
+            raise TypeError("a mixture without batch axes has no length")
+        return self.batch_shape[0]
+
+    def __bool__(self) -> bool:
+        return True
+
+    def __iter__(self) -> Iterator[Self]:
+        return (self[i] for i in range(len(self)))
+
+    def to(self, *args: Any, **kwargs: Any) -> Self:
+        """Return the mixture with other device or dtype, as `Tensor.to` takes them."""
+        moved = [tensor.to(*args, **kwargs) for tensor in self.parameters]
+        if not moved[0].is_floating_point():
+            raise KindError(
+                "dtype",
+                got=f"is {moved[0].dtype}",
+                expected="a mixture has real numbers",
+                fix="Pass torch.float32 or float64.",
+            )
+        return self._with(moved, range(self.dimensions))
+
+    def to_full(self) -> "Mixture":
+        """Return the same density as a `GaussianMixture`, with D(D+1)/2 numbers a component."""
+        return self._full("to_full()")
+
+    def to_mixture_same_family(self) -> MixtureSameFamily:
+        """Return the same density as torch's own mixture.
+
+        >>> from condens import GaussianMixture
+        >>> m = GaussianMixture(torch.zeros(2), torch.zeros(2, 2), torch.zeros(2, 3))
+        >>> m.to_mixture_same_family().log_prob(torch.zeros(2))
+        tensor(-1.8379)
+        """
+        return self._full("to_mixture_same_family()").to_mixture_same_family()
+
+    def __repr__(self) -> str:
+        parts = [
+            f"batch_shape={list(self.batch_shape)}",
+            f"n_components={self.n_components}",
+            f"dimensions={self.dimensions}",
+            self._covariance_text(),
+            "" if self.names is None else f"names={self.names}",
+        ]
+        return f"{type(self).__name__}({', '.join(part for part in parts if part)})"
+
+    def _tree(self) -> tuple[list[Any], Any]:
+        context = {"names": self.names and list(self.names), "validate_args": self._validate_args}
+        return list(self.parameters), context
+
+    @classmethod
+    def _from_tree(cls, leaves: Iterable[Any], context: Any) -> Self:
+        new = cls.__new__(cls)
+        names = context["names"] and tuple(context["names"])
+        new._set(cls._form(*leaves), names, context["validate_args"])
+        return new
+
+    # Density and samples.
+
+    @abstractmethod
+    def log_prob(self, value: Numbers) -> Tensor:
+        """Return the normalised log density at value [..., D]; −inf outside the support."""
+
+    @abstractmethod
+    def observed_log_prob(self, value: Numbers) -> Tensor:
+        """Return the log density of the entries of value [..., D] that are not NaN.
+
+        By the exact marginal over them; 0 where there is none.
+        """
+
+    @abstractmethod
+    def component_log_prob(self, value: Numbers) -> Tensor:
+        """Return the log density of every component at value, without the weights [..., K]."""
+
+    @abstractmethod
+    def responsibilities(self, value: Numbers) -> Tensor:
+        """Return the probability of each component given value [..., K]."""
+
+    @checks.within_memory
+    def sample(
+        self, sample_shape: Sequence[int] = (), *, generator: Generator | None = None
+    ) -> Tensor:
+        """Draw `[*sample_shape, *batch_shape, D]`, every draw inside the support."""
+        return self._sample(self._sample_shape(sample_shape, generator), generator)
+
+    @checks.within_memory
+    def rsample(
+        self, sample_shape: Sequence[int] = (), *, generator: Generator | None = None
+    ) -> Tensor:
+        """Draw as `sample` does, with pathwise gradients for all parameters, logits included.
+
+        By implicit differentiation of the conditional distribution functions; of any order.
+        Weight moves between components through the density between them: where they
+        hardly overlap, no practical number of draws shows the logits' gradient.
+        """
+        return self._rsample(self._sample_shape(sample_shape, generator), generator)
+
+    @abstractmethod
+    def _sample(self, shape: tuple[int, ...], generator: Generator | None) -> Tensor:
+        """Return draws of a checked shape."""
+
+    def _rsample(self, shape: tuple[int, ...], generator: Generator | None) -> Tensor:
+        return self._full("rsample(…)").rsample(shape, generator=generator)
+
+    def enumerate_support(self, expand: bool = True) -> NoReturn:  # noqa: ARG002
+        """Refuse: the support is infinite."""
+        raise NoClosedFormError(
+            "the support",
+            got="is infinite",
+            expected="enumerate_support lists all values",
+            fix="Draw with sample(…).",
+        )
+
+    # New mixtures from this one.
+
+    def marginal(self, dims: Dimension | Iterable[Dimension]) -> Self:
+        """Return the mixture of the given dimensions, in the order given."""
+        resolved = resolve_dimensions("dims", dims, self.dimensions, self.names)
+        return self._with(self._marginal(resolved), resolved)
+
+    def condition(self, values: Mapping[Any, Numbers]) -> Self:
+        """Return the mixture of the other dimensions, given values {dimension: value, …}.
+
+        A value is a number, or a tensor that broadcasts against the batch shape. The
+        remaining dimensions keep their order.
+        """
+        like = self.parameters.means
+        dims, fixed = resolve_fixed(values, like, self.names, self.batch_shape)
+        for key, d, value in zip(values, dims, fixed.unbind(-1), strict=True):
+            self.transforms[d].check(f"values[{key!r}]", value)
+        free = sorted(set(range(self.dimensions)).difference(dims))
+        return self._with(self._condition(dims, fixed), free)
+
+    def affine(self, matrix_or_scale: Numbers, loc: Numbers = 0.0) -> Self:
+        """Return the mixture of A x + loc.
+
+        Args:
+            matrix_or_scale: a number or [D] scales each dimension by itself. Two axes or
+                more are a matrix [..., M, D] of full row rank, its leading axes broadcast
+                against the batch; a scale for each member of a batch is a batch of
+                diagonal matrices, `torch.diag_embed(scale)`.
+            loc: a number, [M], or [..., M] with leading axes as the batch's.
+
+        A `LowRankMixture` takes scales only. A `TransformedMixture` takes what keeps its
+        transforms of their kind: bounds move along, positive targets need a scale above zero,
+        whole numbers can be shifted by whole numbers only.
+
+        >>> from condens import GaussianMixture
+        >>> m = GaussianMixture(torch.zeros(1), torch.zeros(1, 2), torch.zeros(1, 3))
+        >>> m.affine(torch.tensor([2.0, 3.0]), 1.0).variance
+        tensor([4., 9.])
+        """
+        like = self.parameters.means
+        linear, loc = checks.check_affine(matrix_or_scale, loc, like, self.batch_shape)
+        return self._affine(linear, loc) if linear.dim() == 1 else self._image(linear, loc)
+
+    def project(self, direction: Numbers) -> Self:
+        """Return the one-dimensional mixture of wᵀx, for a direction w [D] or [..., D]."""
+        like = self.parameters.means
+        return self._project(checks.check_direction(direction, like, self.batch_shape))
+
+    def multiply(self, gaussian: Distribution) -> Self:
+        """Return the normalised product of this density with a Gaussian's.
+
+        Args:
+            gaussian: a `MultivariateNormal`, an `Independent(Normal, 1)`, or a mixture of
+                one component, over the same dimensions.
+        """
+        return self._like(self._full("multiply(…)").multiply(gaussian))
+
+    def divide(self, gaussian: Distribution) -> Self:
+        """Return the normalised quotient of this density by a Gaussian's.
+
+        The quotient is a density only if the Gaussian is wider than every component in
+        every direction; otherwise `NotADensityError`. The argument is as in `multiply`.
+        """
+        return self._like(self._full("divide(…)").divide(gaussian))
+
+    @abstractmethod
+    def _marginal(self, dims: Sequence[int]) -> Parameters: ...
+
+    @abstractmethod
+    def _condition(self, dims: Sequence[int], fixed: Tensor) -> Parameters: ...
+
+    def _affine(self, scale: Tensor, loc: Tensor) -> Self:
+        return self._with(self.parameters.affine(scale, loc), range(self.dimensions))
+
+    def _image(self, matrix: Tensor, loc: Tensor) -> Self:
+        return self._like(self._full("affine(…) by a matrix").affine(matrix, loc))
+
+    def _project(self, direction: Tensor) -> Self:
+        return self._like(self._full("project(…)").project(direction))
+
+    # One dimension.
+
+    def cdf(self, value: Numbers) -> Tensor:
+        """Return P(X ≤ value) of a one-dimensional mixture; value [..., 1] → [...]."""
+        transform, parameters = self._line("cdf")
+        return univariate.cdf(transform.threshold(self._event(value)), *parameters)
+
+    def icdf(self, value: Numbers) -> Tensor:
+        """Return the quantiles of a one-dimensional mixture; probabilities [...] → [..., 1].
+
+        Of whole numbers the smallest y with P(Y ≤ y) ≥ probability. The probabilities broadcast
+        against the batch shape: for many quantiles of each member of a batch [B], pass [N, 1].
+        """
+        self._require_one_dimension("icdf")
+        like = self.parameters.means
+        return self._quantile(checks.check_probabilities(value, self.batch_shape, like))
+
+    def quantile(self, level: Numbers, dim: Dimension | None = None) -> Tensor:
+        """Return quantiles of one dimension; probabilities [...] → [...], as `icdf` takes them.
+
+        `dim` is its index or name; it may be left out if there is one only.
+
+        >>> from condens import GaussianMixture
+        >>> m = GaussianMixture(torch.zeros(1), torch.zeros(1, 2), torch.zeros(1, 3),
+        ...                     names=["lat", "lon"])
+        >>> m.quantile(0.975, "lon")
+        tensor(1.9600)
+        """
+        return (self if dim is None else self.marginal(dim)).icdf(level).squeeze(-1)
+
+    def interval(self, coverage: Numbers) -> tuple[Tensor, Tensor]:
+        """Return the ends of the interval that leaves (1 − coverage)/2 on either side.
+
+        Of whole numbers it leaves at most that much. Shapes: coverage [...] → [..., 1] twice,
+        as `icdf` takes probabilities.
+        """
+        self._require_one_dimension("interval")
+        like = self.parameters.means
+        coverages = checks.check_coverages("coverage", coverage, self.batch_shape, like)
+        tail = 0.5 * (1 - widen(coverages))
+        lower, upper = (self._quantile(tail, upper=end) for end in (False, True))
+        # Both within rounding of one another, they may come in the other order.
+        return lower, torch.maximum(lower, upper)
+
+    def crps(self, value: Numbers) -> Tensor:
+        """Return the continuous ranked probability score ∫(F(t) − 1(value ≤ t))² dt.
+
+        In closed form for real and positive targets; for intervals by adaptive quadrature and
+        for whole numbers by adaptive summation, to some 10⁻¹⁰ relative and without a gradient.
+        Shapes: value [..., 1] → [...].
+        """
+        transform, parameters = self._line("crps")
+        return transform.crps(self._finite_event(value), *parameters).to(self.dtype)
+
+    def log_tails(self, value: Numbers) -> tuple[Tensor, Tensor]:
+        """Return log P(X ≤ value) and log P(X ≥ value) in one dimension, in double precision.
+
+        Finite far beyond the smallest probability. Shapes: value [..., 1] → [...] twice.
+        """
+        transform, (logits, means, factors) = self._line("log_tails")
+        value = self._event(value)
+        below = transform.threshold(value)
+        above = transform.threshold(widen(value) - 1) if transform.discrete else below
+        return (
+            tails.log_cdf(below, logits, means, factors),
+            tails.log_cdf(-above, logits, -means, factors),
+        )
+
+    def tail_interval(self, log_tail: float) -> tuple[Tensor, Tensor]:
+        """Return the ends beyond which at most exp(log_tail) lies on either side.
+
+        In double precision and rounded outwards, so that no value with such tails is left out;
+        the ends of the support for −inf. Shapes: → [..., 1] twice.
+        """
+        transform, (logits, means, factors) = self._line("tail_interval")
+        support = transform.from_real(torch.tensor([-torch.inf, torch.inf], dtype=torch.float64))
+        ends = []
+        for side, outmost in zip((-1, 1), support.to(self.device), strict=True):
+            if math.isinf(log_tail):
+                ends.append(outmost.expand(*self.batch_shape, 1))
+                continue
+            real = -side * tails.log_icdf(log_tail, logits, -side * means, factors)
+            end = transform.from_real(real + side * 8 * torch.finfo(real.dtype).eps * real.abs())
+            if not transform.discrete:
+                # The transform rounds to the nearest number, which may lie inside.
+                end = torch.nextafter(end, end.new_tensor(side * torch.inf))
+            furthest = min(side * float(outmost), torch.finfo(end.dtype).max)
+            ends.append(side * (side * end).clamp(max=furthest))
+        return ends[0], ends[1]
+
+    def _line(self, method: str) -> tuple[Transform, algebra.Parameters]:
+        """Return the transform and the Gaussian components of a one-dimensional mixture."""
+        self._require_one_dimension(method)
+        return self.transforms[0], self._gaussians()
+
+    def _gaussians(self) -> algebra.Parameters:
+        """Return logits, means and packed factors of the Gaussian components."""
+        return self.parameters  # type: ignore[return-value]
+
+    def _quantile(self, level: Tensor, *, upper: bool = False) -> Tensor:
+        """Return the value that leaves `level` below it, or above it where `upper`."""
+        logits, means, factors = widen(*self._gaussians())
+        transform = self.transforms[0]
+        # The upper end through the mirror image: 1 − level has lost the level's digits.
+        side = -1 if upper else 1
+        found = transform.from_real(side * univariate.icdf(level, logits, side * means, factors))
+        if not transform.discrete:
+            return found.to(self.dtype)
+        level = widen(level).unsqueeze(-1)
+
+        def reaches(y: Tensor) -> Tensor:
+            at = side * transform.threshold(y)
+            passed = univariate.cdf(at, logits, side * means, factors).unsqueeze(-1)
+            return passed <= level if upper else passed >= level
+
+        # Rounding at the end of a cell may have misled by one.
+        inner = (level > 0) & (level < 1)
+        found = torch.where(inner & ~reaches(found), found + 1, found)
+        return torch.where(inner & reaches(found - 1), found - 1, found).to(self.dtype)
+
+    def _require_one_dimension(self, method: str) -> None:
+        if self.dimensions != 1:
+            raise DimensionError(
+                "the mixture",
+                got=f"has {self.dimensions} dimensions",
+                expected=f"{method} needs exactly one",
+                fix="Take marginal(dim) or project(direction) first.",
+            )
+
+    # Shape of the density.
+
+    def modes(self) -> Modes:
+        """Return the distinct local maxima reached from the components' means, highest first.
+
+        The points [..., M, D] come with their log density [..., M]; see `Modes`.
+        """
+        return self._full("modes()").modes()
+
+    @property
+    def mode(self) -> Tensor:
+        """The highest of `modes()` [..., D]."""
+        return self.modes().points[..., 0, :]
+
+    @checks.within_memory
+    def entropy(  # type: ignore[override]  # an estimate is not passed off as exact
+        self, *, n_samples: int = 10_000, generator: Generator | None = None
+    ) -> Estimate:
+        """Estimate the differential entropy −E[log p(X)].
+
+        Exact for a single Gaussian, and differentiable unless targets are constrained.
+        """
+        return self._entropy(self._n_samples(n_samples, generator), generator)
+
+    def perplexity(self) -> NoReturn:
+        """Refuse: exp of an estimated entropy is not its estimate."""
+        raise NoClosedFormError(
+            "perplexity()",
+            got=f"was asked of a {type(self).__name__}",
+            expected="its entropy is an estimate",
+            fix="Take entropy().value.exp(), biased upwards by half the squared error.",
+        )
+
+    @checks.within_memory
+    def kl_divergence(
+        self, other: Distribution, *, n_samples: int = 10_000, generator: Generator | None = None
+    ) -> Estimate:
+        """Estimate KL(self ‖ other) = E[log p(X) − log q(X)].
+
+        `other` is a mixture, or anything with a log_prob over the same dimensions. Exact between
+        single Gaussians, and between these seen through equal transforms. Differentiable for a
+        `GaussianMixture`, or one with equal transforms on either side.
+        """
+        conversions.check_distribution("other", other, self.event_shape)
+        checks.check_leading("other", other.batch_shape, other.batch_shape, self.batch_shape)
+        exact = self._exact_kl(other)
+        if exact is not None:
+            return Estimate(exact, torch.zeros_like(exact))
+        count = self._n_samples(n_samples, generator)
+        wide = self.expand(torch.broadcast_shapes(self.batch_shape, other.batch_shape))
+        return wide._kl_divergence(other, count, generator)
+
+    @checks.within_memory
+    def hpd_threshold(
+        self, coverage: float, *, n_samples: int = 10_000, generator: Generator | None = None
+    ) -> Estimate:
+        """Estimate the log density t whose region {x : log p(x) ≥ t} has the given coverage.
+
+        The coverage reached has the standard error √(coverage(1 − coverage)/n_samples):
+        0.003 for 90 % and the default number. Carries no gradient.
+        """
+        coverage = checks.check_coverage("coverage", coverage)
+        count = self._n_samples(n_samples, generator, coverage=coverage)
+        with torch.no_grad():
+            levels = self.log_prob(self.sample((count,), generator=generator))
+        return estimates.hpd_threshold(levels, coverage)
+
+    def hpd_contains(
+        self,
+        value: Numbers,
+        coverage: float,
+        *,
+        n_samples: int = 10_000,
+        generator: Generator | None = None,
+    ) -> Tensor:
+        """Tell whether value [..., D] lies in the highest-density region of the given coverage.
+
+        Points within a few standard errors of the threshold may go either way.
+        """
+        threshold = self.hpd_threshold(coverage, n_samples=n_samples, generator=generator).value
+        return self.log_prob(value) >= threshold
+
+    @checks.within_memory
+    def energy_score(
+        self, value: Numbers, *, n_samples: int = 1_000, generator: Generator | None = None
+    ) -> Estimate:
+        """Estimate E‖X − value‖ − ½E‖X − X′‖ [...]; exact in one dimension, where it is the CRPS.
+
+        Carries no gradient where it is estimated.
+        """
+        count = self._n_samples(n_samples, generator)
+        target = self._finite_event(value)
+        if self.dimensions == 1:
+            exact = self.crps(target)
+            return Estimate(exact, torch.zeros_like(exact))
+        with torch.no_grad():
+            # Draws beyond all numbers count as far: the difference of two infinities is NaN.
+            draws = widen(self.sample((2, count), generator=generator)).clamp(-MAX_DRAW, MAX_DRAW)
+            return scores.energy_score(widen(target.to(self.dtype)), *draws).to(self.dtype)
+
+    def stratified_log_prob(self, n_points: int) -> Tensor:
+        """Return log densities [n_points, n] at points spread evenly over each density [n].
+
+        The same points of every density, as far as these are the same: a Latin hypercube. Of
+        whole numbers it is the density in their cells, which costs much less than their
+        probability.
+        """
+        uniform, noise = _hypercube(n_points, self._latent_dimensions)
+        cumulative = torch.softmax(widen(self.logits), -1).cumsum(-1)
+        chosen = sampling.pick(uniform.to(cumulative).expand(-1, len(cumulative)), cumulative)
+        picked = [
+            tensor.unsqueeze(0).take_along_dim(chosen[(..., *[None] * axes)], 2).squeeze(2)
+            for tensor, axes in zip(self.parameters[1:], self._event_axes()[1:], strict=True)
+        ]
+        points = self._from_latent(noise.to(self.dtype).to(self.device), *picked)
+        levels = self._density_on_line(points).double()
+        for transform, column in zip(self.transforms, points.unbind(-1), strict=True):
+            if not isinstance(transform, Real):
+                levels = levels + transform.log_slope_at(column)
+        return levels
+
+    @property
+    def _latent_dimensions(self) -> int:
+        """How many standard normal numbers make a draw."""
+        return self.dimensions
+
+    @staticmethod
+    @abstractmethod
+    def _from_latent(noise: Tensor, *component: Tensor) -> Tensor:
+        """Return draws [..., D] of chosen components from standard normal numbers."""
+
+    @abstractmethod
+    def _density_on_line(self, points: Tensor) -> Tensor:
+        """Return the log density [S, n] of the Gaussian mixtures [n] at points [S, n, D]."""
+
+    def _entropy(self, count: int, generator: Generator | None) -> Estimate:
+        with torch.no_grad():
+            surprise = -self.log_prob(self.sample((count,), generator=generator))
+        return Estimate(surprise.mean(0), estimates.standard_error(surprise))
+
+    def _exact_kl(self, other: Distribution) -> Tensor | None:  # noqa: ARG002
+        """Return KL(self ‖ other), if it has a closed form."""
+        return None
+
+    def _kl_divergence(
+        self, other: Distribution, count: int, generator: Generator | None
+    ) -> Estimate:
+        with torch.no_grad():
+            draws = self.sample((count,), generator=generator)
+            ratio = self.log_prob(draws) - other.log_prob(draws)
+        value, error = ratio.mean(0), estimates.standard_error(ratio)
+        # One draw that `other` excludes settles it.
+        return Estimate(value, torch.where(value.isposinf(), 0.0, error))
+
+    # What the methods above share.
+
+    @classmethod
+    def _event_axes(cls) -> list[int]:
+        return [len(axes.split()) for axes in cls._axes.values()]
+
+    def _with(self, parameters: Iterable[Tensor], dims: Iterable[int] | None) -> Self:
+        """Return a mixture of this kind over some of the dimensions; None: over new ones."""
+        named = None if self.names is None or dims is None else [self.names[d] for d in dims]
+        return type(self)(*parameters, names=named, validate_args=self._validate_args)
+
+    @property
+    def _is_real(self) -> bool:
+        return all(isinstance(transform, Real) for transform in self.transforms)
+
+    def _like(self, full: "Mixture") -> Self:
+        """Return a Gaussian mixture over new dimensions as a mixture of this kind."""
+        return self._with(full.parameters, None)
+
+    @abstractmethod
+    def _full(self, call: str) -> "Mixture":
+        """Return the density as a `GaussianMixture` that answers a call, or refuse the call."""
+
+    def _refuse(self, call: str, fix: str) -> NoReturn:
+        raise NoClosedFormError(
+            call,
+            got=f"was asked of a {type(self).__name__}",
+            expected="it has no answer there",
+            fix=fix,
+        )
+
+    def _event(self, value: Any, *, allow_nan: bool | None = None) -> Tensor:
+        allow_nan = not self._validate_args if allow_nan is None else allow_nan
+        value, like = in_order("value", value, self.names), self.parameters.means
+        return checks.check_event("value", value, self.batch_shape, like, allow_nan=allow_nan)
+
+    def _finite_event(self, value: Any) -> Tensor:
+        value = self._event(value)
+        if self._validate_args:
+            checks.check_finite("value", value, "Score numbers only.")
+        return value
+
+    def _sample_shape(self, sample_shape: Any, generator: Any) -> tuple[int, ...]:
+        """Return a checked shape of draws."""
+        shape = checks.check_shape("sample_shape", sample_shape)
+        self._check_draws("sample_shape", sample_shape, shape, generator)
+        return shape
+
+    def _n_samples(self, n_samples: Any, generator: Any, *, coverage: float | None = None) -> int:
+        """Return a checked number of draws that an estimate rests on."""
+        count = checks.check_count("n_samples", n_samples, coverage=coverage)
+        self._check_draws("n_samples", n_samples, (count,), generator)
+        return count
+
+    def _check_draws(self, name: str, given: Any, shape: Sequence[int], generator: Any) -> None:
+        numbers = (*shape, *self.batch_shape, *self.event_shape)
+        checks.check_room(name, given, numbers, torch.empty(0, dtype=self.dtype))
+        checks.check_generator(generator, self.device)
+
+
+@cache
+def _hypercube(n_points: int, dimensions: int) -> tuple[Tensor, Tensor]:
+    """Return uniform [S, 1] and normal [S, 1, dimensions] numbers, each one stratified.
+
+    A Latin hypercube: in every coordinate one point for each of S equal parts.
+    """
+    order = torch.rand(n_points, 1 + dimensions, generator=Generator().manual_seed(0)).argsort(0)
+    places = (order.double() + 0.5) / n_points
+    return places[:, :1], torch.special.ndtri(places[:, None, 1:])
+
+
+def _exact_kl(p: Mixture, q: Distribution) -> Tensor:
+    exact = p._exact_kl(q)
+    if exact is None:
+        raise NoClosedFormError(
+            "p and q",
+            got=f"are {p} and {q}",
+            expected="only single Gaussians have a closed form",
+            fix="Call p.kl_divergence(q), which estimates it with a standard error.",
+        )
+    return exact
+
+
+for _other in (Mixture, MultivariateNormal, Independent):
+    register_kl(Mixture, _other)(_exact_kl)

@@ -1,0 +1,151 @@
+"""CRPS of bounded and whole-numbered targets, by adaptive quadrature and summation.
+
+CRPS = ∫ (F(t) − 1(y ≤ t))² dt, and for whole numbers Σₜ (F(t) − 1(y ≤ t))². Both are computed
+piece by piece with Gauss rules of 8 and 16 points, and pieces are halved until these agree. The
+rule for a sum over N whole numbers has the nodes of the discrete Chebyshev polynomials; it is the
+sum itself where N ≤ 8, and tends to the rule of Gauss and Legendre as N grows.
+"""
+
+import math
+from collections.abc import Callable
+from functools import cache
+
+import torch
+from torch import Tensor
+
+from condens.functional import normal
+from condens.functional.precision import widen
+
+# Ends of the first pieces, in deviations from each mean: within a piece no part of F is narrow.
+_ENDS = (0.0, 2.0, 5.0, 10.0, 20.0, 38.0)
+# How far the two rules may differ on a piece, relative to the score.
+_TOLERANCE = 1e-11
+# Pieces of a piece: double precision has no more halves.
+_MAX_HALVINGS = 1100
+_ROWS_PER_BLOCK = 256
+# Up to so many whole numbers Gauss rules are tabulated; beyond, they are polynomials in N⁻².
+_FEW, _DEGREE = 64, 10
+
+
+@torch.no_grad()
+def crps(
+    target: Tensor,
+    logits: Tensor,
+    means: Tensor,
+    factors: Tensor,
+    *,
+    from_real: Callable[[Tensor], Tensor],
+    to_real: Callable[[Tensor], Tensor],
+    whole: bool,
+) -> Tensor:
+    """Return the CRPS of Y = from_real(X) for a one-dimensional mixture of X.
+
+    With `whole`, Y is a whole number, and `to_real` continues the x with {Y ≤ t} = {X ≤ x}
+    smoothly between them. Shapes: target [..., 1] → [...], in double precision.
+    """
+    target, logits, means, factors = widen(target, logits, means, factors)
+    shape = torch.broadcast_shapes(target.shape[:-1], logits.shape[:-1])
+    parts = (target, torch.softmax(logits, -1), means.squeeze(-1), factors.squeeze(-1).neg().exp())
+    target, weights, centres, deviations = (
+        part.expand(*shape, -1).reshape(-1, part.shape[-1]) for part in parts
+    )
+    found = [target.new_zeros(0)]
+    for rows in torch.arange(len(target), device=target.device).split(_ROWS_PER_BLOCK):
+        block = target[rows], weights[rows], centres[rows], deviations[rows]
+        found.append(_crps(*block, from_real, to_real, whole=whole))
+    return torch.cat(found).reshape(shape)
+
+
+def _crps(
+    target: Tensor,
+    weights: Tensor,
+    means: Tensor,
+    deviations: Tensor,
+    from_real: Callable[[Tensor], Tensor],
+    to_real: Callable[[Tensor], Tensor],
+    *,
+    whole: bool,
+) -> Tensor:
+    """Return the scores [N] of mixtures [N, K] at targets [N, 1]."""
+    places = means.new_tensor([side * end for end in _ENDS for side in (-1, 1)])
+    largest = 0.25 * torch.finfo(means.dtype).max
+    ends = from_real(means.unsqueeze(-1) + places * deviations.unsqueeze(-1)).flatten(1)
+    ends = ends.clamp(-largest, largest)
+    last = target.floor() + 1 if whole else target
+    ends = torch.cat([ends, target.floor() if whole else target, last], -1).sort(-1).values
+    row = torch.arange(len(ends), device=ends.device).repeat_interleave(ends.shape[1] - 1)
+    start, size = ends[:, :-1].flatten(), ends.diff(dim=-1).flatten()
+
+    def values(row: Tensor, t: Tensor) -> Tensor:
+        latent = (to_real(t).unsqueeze(-1) - means[row, None]) / deviations[row, None]
+        below, above = ((weights[row, None] * normal.cdf(s * latent)).sum(-1) for s in (1, -1))
+        # The part of a cell that lies below the target.
+        part = (target[row] - t).clamp(0, 1) if whole else (t < target[row]).to(t)
+        return part * below.square() + (1 - part) * above.square()
+
+    total = torch.zeros_like(ends[:, 0])
+    for _ in range(_MAX_HALVINGS):
+        row, start, size = (part[size > 0] for part in (row, start, size))
+        if not len(row):
+            break
+        few, many = (_gauss(values, row, start, size, nodes, whole=whole) for nodes in (8, 16))
+        scale = total.index_add(0, row, many)[row]
+        done = (many - few).abs() <= _TOLERANCE * scale
+        done |= size <= 4 * torch.finfo(size.dtype).eps * start.abs()
+        total = total.index_add(0, row[done], many[done])
+        half = 0.5 * size[~done]
+        half = half.floor() if whole else half
+        row, start, size = row[~done].repeat(2), start[~done], size[~done]
+        start, size = torch.cat([start, start + half]), torch.cat([half, size - half])
+    return total
+
+
+def _gauss(
+    values: Callable[[Tensor, Tensor], Tensor],
+    row: Tensor,
+    start: Tensor,
+    size: Tensor,
+    nodes: int,
+    *,
+    whole: bool,
+) -> Tensor:
+    """Return the sum, or the integral, of a function over pieces [M] by Gauss rules."""
+    counts = size if whole else torch.full_like(size, torch.inf)
+    places, weights = _rule(counts, nodes)
+    middle = start + 0.5 * (size - (1 if whole else 0))
+    at = middle.unsqueeze(-1) + size.unsqueeze(-1) * places
+    return size * (weights * values(row, at)).sum(-1)
+
+
+def _rule(counts: Tensor, nodes: int) -> tuple[Tensor, Tensor]:
+    """Return places in (−½, ½) and weights [M, nodes] of the Gauss rules for N numbers [M]."""
+    powers = (_FEW / counts).square().unsqueeze(-1) ** torch.arange(_DEGREE + 1).to(counts)
+    few, which = counts <= _FEW, counts.clamp(max=_FEW).long()
+    places, weights = (
+        torch.where(few.unsqueeze(-1), exact.to(counts)[which], powers @ series.to(counts))
+        for exact, series in _tables(nodes)
+    )
+    return places, weights
+
+
+@cache
+def _tables(nodes: int) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
+    """Return places and weights, each for N = 0, …, 64 and as a polynomial in (64/N)² ≤ 1."""
+    angles = (torch.arange(_DEGREE + 1, dtype=torch.float64) + 0.5) * (math.pi / (_DEGREE + 1))
+    ratios = 0.5 - 0.5 * angles.cos()
+    counts = torch.cat([torch.arange(_FEW + 1), _FEW * ratios.rsqrt()]).double()
+    order = torch.arange(1, nodes, dtype=torch.float64)
+    left = (1 - (order / counts.unsqueeze(-1)).square()).clamp(min=0)
+    beside = order * (left / (4 * (4 * order.square() - 1))).sqrt()
+    places, vectors = torch.linalg.eigh(torch.diag_embed(beside, -1))
+    powers = ratios.unsqueeze(-1) ** torch.arange(_DEGREE + 1)
+    first, second = (
+        (numbers[: _FEW + 1], torch.linalg.solve(powers, numbers[_FEW + 1 :]))
+        for numbers in (places, vectors[:, 0].square())
+    )
+    return first, second
+
+
+def is_smooth(log_deviations: Tensor, logits: Tensor) -> Tensor:
+    """Tell whether every component is so wide that whole numbers are as good as real ones [...]."""
+    return ((log_deviations > math.log(1e6)) | logits.isneginf()).all(-1)
