@@ -7,7 +7,7 @@ import threading
 
 import pytest
 import torch
-from helpers import independent
+from helpers import independent as references
 from helpers.search import Refused, Wrong, finite, near, need, no_nan, property_of, refused
 
 from condens import GaussianMixture, functional, kernels
@@ -95,7 +95,7 @@ def test_losses_of_strided_views(d):
     leaves, twins, views, plain = leaves_of(d, parts, dtype)
     weights = d.normal(n).abs()
     door = d.choice("door", ["nll", "weighted_nll", "mean"])
-    rows = independent.nll(*plain)
+    rows = references.nll(*plain)
     if door == "nll":
         got, expected = functional.nll(*views), rows
         got, expected = (got * weights.to(dtype)).sum(), (expected * weights).sum()
@@ -127,7 +127,7 @@ def test_losses_of_views_that_share_memory(d):
         return parts[0], parts[1], parts[2].unflatten(1, (k, dim)), parts[3].unflatten(1, (k, t))
 
     loss = kernels.weighted_nll if d.flag("fused") else lambda *v: functional.nll(*v).mean()
-    expected = independent.nll(*(v.contiguous() for v in views(twin))).mean()
+    expected = references.nll(*(v.contiguous() for v in views(twin))).mean()
     compare_gradients(d, [leaf], [twin], loss(*views(leaf)), expected, dtype)
 
 
@@ -151,7 +151,7 @@ def test_heads_with_strided_features_and_targets(d):
         else d.normal(2 * n).abs()[:: 2 if weights == "strided" else 1][:n]
     )
     door = d.choice("door", ["loss", "nll"])
-    rows = independent.mixture_nll(exact(plain[0]), plain[1])
+    rows = references.mixture_nll(exact(plain[0]), plain[1])
     expected = rows.mean() if given is None else (rows * given).sum()
     if door == "loss":
         cast = None if given is None else given.to(dtype)
@@ -270,7 +270,7 @@ def test_single_rows_broadcast_or_are_refused(d):
         need(float(gap.max()) < 1e-3, f"a draw is {float(gap.max()):g} from every mean")
         return
     four = [given[p] for p in shapes]
-    expected = independent.nll(*(v.double() for v in four))
+    expected = references.nll(*(v.double() for v in four))
     tolerance = 1e-9 if dtype is torch.float64 else 1e-3
     if door == "weighted_nll":
         got, expected = kernels.weighted_nll(*four), expected.mean()
@@ -361,7 +361,7 @@ def test_mixed_dtypes(d):
             head = HEADS["full"](2, dim, k).double()
             x = d.normal(n, 2)
             with torch.no_grad():
-                expected = independent.mixture_nll(head(x), exact["target"]).mean()
+                expected = references.mixture_nll(head(x), exact["target"]).mean()
             near(head.loss(x, given[0]), expected, door, rtol=1e-6, atol=1e-6)
             return
         call = {
@@ -386,7 +386,7 @@ def test_mixed_dtypes(d):
         wide = [exact[p] for p in shapes]
         expected = getattr(GaussianMixture(*wide[1:]), door)(wide[0])
     else:
-        expected = independent.nll(*exact.values())
+        expected = references.nll(*exact.values())
         expected = expected.mean() if door == "weighted_nll" else expected
     if got.dtype in (torch.float32, torch.float64):
         near(got, expected, door, rtol=1e-3, atol=1e-3)
@@ -455,7 +455,7 @@ def test_thread_counts(d):
     for one, other in zip(*answers, strict=True):
         near(one, other, "another number of threads", rtol=1e-6, atol=1e-6)
     tolerance = 1e-9 if dtype is torch.float64 else 1e-3
-    near(answers[0][0], independent.nll(*(g.double() for g in given)), "loss", rtol=tolerance,
+    near(answers[0][0], references.nll(*(g.double() for g in given)), "loss", rtol=tolerance,
          atol=tolerance)  # fmt: skip
 
 
@@ -516,7 +516,7 @@ def test_threads_at_once(d):
         thread.join()
     tolerance = 1e-9 if dtype is torch.float64 else 1e-3
     for given, got in zip(problems, answers, strict=True):
-        expected = independent.nll(*(g.double() for g in given))
+        expected = references.nll(*(g.double() for g in given))
         for one in got:
             near(one, expected, "loss in a thread", rtol=tolerance, atol=tolerance)
 
@@ -539,5 +539,5 @@ def test_huge_strides_and_offsets(d):
     plain = [twin.as_strided(*plan).contiguous() for plan in plans]
     fused = d.flag("fused")
     got = kernels.weighted_nll(*views) if fused else functional.nll(*views).mean()
-    compare_gradients(d, [base], [twin], got, independent.nll(*plain).mean(), dtype)
+    compare_gradients(d, [base], [twin], got, references.nll(*plain).mean(), dtype)
     finite(math.log(1 + float(got.detach().abs())), "loss")

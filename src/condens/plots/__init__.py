@@ -1,5 +1,5 @@
-"""Plots of plain numbers, on given matplotlib axes or those of a new figure."""
+"""Plots, drawn with matplotlib on given axes or those of a new figure."""
 
-from condens.plots.training import losses
+from condens.plots.training import plot_losses
 
-__all__ = ["losses"]
+__all__ = ["plot_losses"]

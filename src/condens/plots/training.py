@@ -1,34 +1,34 @@
-"""Learning curves."""
+"""Losses of a training run."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
-
-from condens.plots.style import new_axes
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
-def losses(
-    epochs: Sequence[int],
-    training: Sequence[float],
-    validation: Sequence[float],
+def plot_losses(
+    train_nll: Sequence[float],
+    validation_nll: Sequence[float],
     *,
-    best_epoch: int | None = None,
+    best_epoch: int = -1,
     axes: "Axes | None" = None,
 ) -> "Axes":
-    """Draw the negative log-likelihood of each epoch and mark the best one.
+    """Draw the losses of every epoch, and a line at the best one unless it is negative.
 
-    >>> from matplotlib.figure import Figure
-    >>> axes = losses([0, 1], [2.0, 1.2], [2.1, 1.5], best_epoch=1, axes=Figure().subplots())
-    >>> axes.get_ylabel()
-    'negative log-likelihood'
+    Without `axes`, on those of a new figure of pyplot: `plt.show()` and `plt.savefig(…)` know it.
     """
     if axes is None:
-        axes = new_axes()
-    axes.plot(epochs, training, lw=1.2, label="training")
-    axes.plot(epochs, validation, lw=1.8, label="validation")
-    if best_epoch is not None:
+        try:
+            from matplotlib import pyplot
+        except ImportError as error:
+            raise ImportError(
+                "plot needs matplotlib. Install it: pip install 'condens[plot]'."
+            ) from error
+        _, axes = pyplot.subplots(figsize=(6, 4), layout="constrained")
+    axes.plot(range(len(train_nll)), train_nll, lw=1.2, label="training")
+    axes.plot(range(len(validation_nll)), validation_nll, lw=1.8, label="validation")
+    if best_epoch >= 0:
         axes.axvline(best_epoch, color="0.6", lw=1, ls=":", label="best")
     axes.set(xlabel="epoch", ylabel="negative log-likelihood")
     axes.legend(frameon=False)

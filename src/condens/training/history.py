@@ -4,13 +4,10 @@ import csv
 import io
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, fields
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from condens.errors import ArgumentError
 from condens.scalars import as_real, as_whole, spelt, unspelt
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 
 @dataclass
@@ -82,20 +79,26 @@ class History:
         writer.writerows(lines)
         return text.getvalue()
 
-    def plot(self, axes: "Axes | None" = None) -> "Axes":
+    def plot(self, axes: Any = None) -> Any:
         """Draw both losses and mark the best epoch, on given axes or those of a new figure.
 
         The figure is pyplot's: `plt.show()` and `plt.savefig(…)` know it.
         """
-        from condens.plots import losses
-
-        return losses(
-            [epoch.epoch for epoch in self.epochs],
-            [epoch.train_nll for epoch in self.epochs],
-            [epoch.validation_nll for epoch in self.epochs],
-            best_epoch=self.best_epoch if self.best_epoch >= 0 else None,
-            axes=axes,
-        )
+        if axes is None:
+            try:
+                from matplotlib import pyplot
+            except ImportError as error:
+                told = "plot needs matplotlib. Install it: pip install 'condens[plot]'."
+                raise ImportError(told) from error
+            _, axes = pyplot.subplots(figsize=(6, 4), layout="constrained")
+        numbers = [epoch.epoch for epoch in self.epochs]
+        axes.plot(numbers, [e.train_nll for e in self.epochs], lw=1.2, label="training")
+        axes.plot(numbers, [e.validation_nll for e in self.epochs], lw=1.8, label="validation")
+        if self.best_epoch >= 0:
+            axes.axvline(self.best_epoch, color="0.6", lw=1, ls=":", label="best")
+        axes.set(xlabel="epoch", ylabel="negative log-likelihood")
+        axes.legend(frameon=False)
+        return axes
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything as plain values, for JSON, in which NaN and infinity are words."""
