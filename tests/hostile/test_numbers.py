@@ -7,9 +7,9 @@ import mpmath
 import numpy as np
 import pytest
 import torch
-from hostile import references
-from hostile.references import Exact
-from hostile.search import finite, near, need, no_nan, numbers, property_of
+from helpers import independent as references
+from helpers.independent import Exact
+from helpers.search import finite, near, need, no_nan, numbers, property_of
 
 from condens import GaussianMixture, LowRankMixture, TransformedMixture, functional
 from condens.evaluation import Calibration

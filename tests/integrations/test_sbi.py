@@ -333,6 +333,7 @@ def two_crescents(drawn):
     return even and (side.abs() < 0.1).float().mean() < 0.05
 
 
+@pytest.mark.slow
 def test_two_moons_in_three_rounds():
     problem = TwoMoons()
     build = density_estimator(n_components=6, width=64)
@@ -362,6 +363,7 @@ def test_two_moons(own_loop):
     assert two_crescents(drawn)
 
 
+@pytest.mark.slow
 def test_likelihoods_in_two_rounds():
     problem = GaussianLinear()
     build = density_estimator(of="x", n_components=2, width=32)

@@ -32,10 +32,10 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from helpers.search_summary import PROPERTY, SEED
 
 from condens.errors import CondensError
 
-SEED = os.environ.get("CONDENS_HOSTILE_SEED", "0")
 # A property is given up after so many processes that died of it.
 DEATHS = 3
 # Bytes that a process may map: beyond, an allocation fails and the machine lives on.
@@ -45,8 +45,6 @@ WAITS = 10
 PRELOAD = ["condens.training", "condens.persistence", "condens.functional", "torch._dynamo"]
 
 Plain = int | float | bool | str | None
-
-REPORTS = []
 
 
 class Wrong(AssertionError):  # noqa: N818  (a verdict)
@@ -60,7 +58,7 @@ class Refused(Exception):  # noqa: N818  (a verdict)
 class Draw:
     """The values of one case, by name, so that a report can tell them."""
 
-    def __init__(self, name, case, cases, tell=lambda name, fact: None):
+    def __init__(self, name, case, cases, tell=lambda *_: None):
         key = f"{SEED}/{name}/{case}"
         self.random = random.Random(key)
         self.rng = np.random.default_rng(self.random.getrandbits(64))
@@ -128,6 +126,19 @@ class Report:
         else:
             self.failures.append((case, facts, text))
 
+    def summary(self):
+        """Return plain values, which go from a worker of pytest-xdist to the terminal."""
+        return {
+            "name": self.name,
+            "cases": self.tried,
+            "answered": self.answered,
+            "refused": self.refused,
+            "failed": len(self.failures),
+            "given_up": self.given_up,
+            "seconds": self.seconds,
+            "text": self.text() if self.failures else "",
+        }
+
     def text(self):
         case, facts, text = self.failures[0]
         told = ", ".join(f"{name}={value!r}" for name, value in facts.items())
@@ -153,10 +164,10 @@ def property_of(cases, *, refusals=True, accepts=(), seconds=60.0):
     """
 
     def decorate(body):
-        def test():
+        def test(record_property):
             report = Report(body.__name__.removeprefix("test_"), cases)
-            REPORTS.append(report)
             _search(report, body, seconds)
+            record_property(PROPERTY, report.summary())
             if report.failures:
                 raise Wrong(report.text())
 
