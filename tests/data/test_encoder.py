@@ -334,7 +334,7 @@ def test_json_keeps_the_type_of_categories():
     ],
 )
 def test_a_record_that_is_none_is_refused(record):
-    with pytest.raises(ArgumentError, match=r"^encoder is no record of an encoder, but one was"):
+    with pytest.raises(ArgumentError, match=r"^encoder does not describe an encoder, but the values"):
         TableEncoder.from_dict(record)
 
 
@@ -363,7 +363,7 @@ SHAPE = "while a minimum of 1 is required. Pass some data."
         (
             [[1, 2], [3]],
             ShapeError,
-            "X has rows of different lengths, but a table was expected. Make every row as long.",
+            "X has rows of different lengths, but a table was expected. Give every row the same length.",
         ),
         ([["a", 1]], ArgumentError, f"X holds <U21, {REAL} {TEXT}"),
         (
@@ -482,18 +482,18 @@ SHAPE = "while a minimum of 1 is required. Pass some data."
         (
             pd.DataFrame({"a": [1, 2], "b": [None, None]}),
             ArgumentError,
-            "X has no value at all in column 'b', but one at least is needed. Drop the column.",
+            "X has no value at all in column 'b', but at least one is needed. Drop the column.",
         ),
         (
             [[NAN], [NAN]],
             ArgumentError,
-            "X has no value at all in column 0, but one at least is needed. Drop the column.",
+            "X has no value at all in column 0, but at least one is needed. Drop the column.",
         ),
         (
             pd.DataFrame({"a": [f"name {i}" for i in range(51)]}),
             ArgumentError,
             "X has 51 categories in 51 rows of column 'a', but at most 1000 were expected, and "
-            "fewer than rows. If it names the rows, drop the column; otherwise group the rare "
+            "fewer than rows. If it identifies the rows, drop the column; otherwise group the rare "
             "ones.",
         ),
         (
@@ -518,7 +518,7 @@ SHAPE = "while a minimum of 1 is required. Pass some data."
         (
             pd.DataFrame([[1, 2]], columns=["a", "a"]),
             ArgumentError,
-            "X has 2 columns 'a', but a name for each was expected. Rename or drop them.",
+            "X has 2 columns 'a', but distinct names were expected. Rename or drop them.",
         ),
         (
             pd.DataFrame([[1, 2]], columns=["a", 1]),
@@ -581,7 +581,7 @@ FITTED = pd.DataFrame({"a": [1.0, 2.0], "b": ["u", "v"], "c": pd.Categorical([1,
             FITTED.assign(a=[3.0, NAN]),
             NotFiniteError,
             "X lacks a number in row 1, column 'a', but none was missing there when fitted, so "
-            "what it means was never learnt. Fill it, drop the row, or fit on a table in which "
+            "what it means was never learned. Fill it, drop the row, or fit on a table in which "
             "some are missing.",
         ),
         (

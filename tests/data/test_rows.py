@@ -12,7 +12,7 @@ from condens.errors import ArgumentError, NotFiniteError, ShapeError
 NAN, INF = math.nan, math.inf
 TABLE = [[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]]
 
-FILL = "Drop such rows, or fill the entries and add a column that tells which were filled."
+FILL = "Drop such rows, or fill the entries and add a column that says which were filled."
 NEGATIVE = "finite numbers that are not negative were expected. Use zero to leave a row out."
 ENCODE = "real numbers were expected. Encode text and dates as numbers."
 
@@ -72,7 +72,7 @@ ENCODE = "real numbers were expected. Encode text and dates as numbers."
             ([[1.0], [1.0, 2.0]], [1.0, 2.0]),
             ShapeError,
             "condition has rows of different lengths, but a table was expected. "
-            "Make every row as long.",
+            "Give every row the same length.",
         ),
         ((["a", "b"], [1.0, 2.0]), ArgumentError, f"condition holds <U1, but {ENCODE}"),
         (([1.0, 2.0], [1.0, None]), ArgumentError, f"target holds object, but {ENCODE}"),
@@ -198,14 +198,14 @@ class TestObserved:
 
 
 class TestSplit:
-    @pytest.mark.parametrize("share", [0.001, 0.1, 0.25, 0.5, 0.999])
+    @pytest.mark.parametrize("fraction", [0.001, 0.1, 0.25, 0.5, 0.999])
     @pytest.mark.parametrize("count", [2, 3, 10, 101])
-    def test_disjoint_and_complete(self, count, share):
+    def test_disjoint_and_complete(self, count, fraction):
         numbers = torch.arange(float(count))
-        rest, held_out = Rows.of(numbers, 10 * numbers, 1 + numbers).split(share, seed=3)
+        rest, held_out = Rows.of(numbers, 10 * numbers, 1 + numbers).split(fraction, seed=3)
         together = torch.cat([rest.condition, held_out.condition]).flatten()
         assert together.sort().values.tolist() == numbers.tolist()
-        assert abs(len(held_out) - share * count) <= 1
+        assert abs(len(held_out) - fraction * count) <= 1
         assert min(len(rest), len(held_out)) >= 1
         for part in (rest, held_out):
             assert torch.equal(part.target, 10 * part.condition)
@@ -223,8 +223,8 @@ class TestSplit:
 
 
 @pytest.mark.parametrize("size", [1e306, 1.0, 1e-306])
-def test_shares_of_weights_whose_sum_is_no_number(size):
+def test_weights_whose_sum_overflows_are_normalised(size):
     weights = size * (torch.arange(1.0, 401.0, dtype=torch.float64) / 400)
-    shares = Rows.of(torch.zeros(400, 1), torch.zeros(400, 1), weights).shares
+    normalised = Rows.of(torch.zeros(400, 1), torch.zeros(400, 1), weights).normalised_weights
     expected = torch.arange(1.0, 401.0, dtype=torch.float64) / (200 * 401)
-    torch.testing.assert_close(shares, expected, rtol=1e-13, atol=0)
+    torch.testing.assert_close(normalised, expected, rtol=1e-13, atol=0)

@@ -58,7 +58,7 @@ ENCODE = "but real numbers were expected. Encode it as numbers, or drop the colu
         (
             [[1], [2, 3]],
             ShapeError,
-            "y has rows of different lengths, but a table was expected. Make every row as long.",
+            "y has rows of different lengths, but a table was expected. Give every row the same length.",
         ),
         (
             [1.0, INF],
@@ -91,7 +91,7 @@ ENCODE = "but real numbers were expected. Encode it as numbers, or drop the colu
         (
             [[1.0, NAN], [2.0, NAN]],
             ArgumentError,
-            "y has no value at all in column 1, but one at least is needed. Drop the target.",
+            "y has no value at all in column 1, but at least one is needed. Drop the target.",
         ),
     ],
 )

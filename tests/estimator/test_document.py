@@ -14,7 +14,6 @@ from sklearn.base import clone
 
 from condens import MDNRegressor
 from condens.errors import ArgumentError, ModelFileError
-from condens.loading import load
 from condens.persistence import save
 from condens.training import Settings
 from condens.transforms import Integer, Interval, Positive, Real
@@ -66,11 +65,11 @@ BACKBONES = {"backbone": Bent, "backbones": Bent, "known backbone": deep}
 def table(model):
     """Return rows as the model was fitted to them."""
     x = X if model.encoder_.feature_names is None else MIXED
-    if model.flat_:
+    if model.inputs_.flat:
         return x, Y[:, 0]
     if model.n_targets_ == 3:
         return x, COUNTS.to_numpy()
-    discrete = any(own.discrete for own in model.transforms_)
+    discrete = any(transform.discrete for transform in model.transforms_)
     return x, NAMED.round().to_numpy() if discrete else np.exp(Y)
 
 
@@ -112,9 +111,9 @@ def test_what_comes_back_is_the_same_to_the_bit(models, kind, tmp_path):
     for name in (
         "n_features_in_",
         "n_targets_",
-        "target_names_",
-        "transforms_",
-        "flat_",
+        "inputs_",
+        "n_components_",
+        "loss_curve_",
         "history_",
     ):
         assert getattr(loaded, name) == getattr(model, name)
@@ -142,7 +141,7 @@ def test_a_loaded_model_lives(models, kind, tmp_path):
     assert anew[1].predict_dist(x).n_components == model.predict_dist(x).n_components
 
 
-def test_transforms_come_back_as_maps(models, tmp_path):
+def test_transforms_come_back(models, tmp_path):
     models("counts").save(tmp_path / "m")
     loaded = MDNRegressor.load(tmp_path / "m")
     assert loaded.target_transform == [Integer(lower=0), Real(), Interval(0.0, 1.0)]
@@ -180,13 +179,11 @@ def test_a_known_backbone_may_be_left_out_until_a_fit(models, tmp_path):
     assert_array_equal(again.predict(X), clone(model).fit(X, Y).predict(X))
 
 
-def test_other_models_are_told_apart(models, tmp_path):
+def test_other_models_are_told_apart(tmp_path):
     path = tmp_path / "m"
     save(files.small(), path)
-    with pytest.raises(ModelFileError, match=r"its kind is 'network', but a regressor was"):
+    with pytest.raises(ModelFileError, match=r"m: its kind is 'network', but a regressor.*load"):
         MDNRegressor.load(path)
-    models("full").save(path)
-    assert isinstance(load(path), MDNRegressor)
 
 
 # Damage.
@@ -292,9 +289,9 @@ CHANGES = {
     "flat is a number": ("flat", 0),
     "seed below zero": ("seed", -1),
     "seed too large": ("seed", 2**31),
-    "seed a share": ("seed", 0.5),
-    "maps for no target": ("network", "transforms", []),
-    "an unknown parameter": ("parameters", "rank", 3),
+    "a fractional seed": ("seed", 0.5),
+    "transforms for no target": ("network", "transforms", []),
+    "an unknown parameter": ("parameters", "ranks", 3),
     "unknown settings": ("settings", {"epochs": 3, "magic": True}),
     "settings that cannot be": ("settings", {"epochs": 0}),
     "a history of words": ("history", "epochs", ["long"]),
@@ -360,7 +357,7 @@ def test_levels_that_are_none(tmp_path, originals, value):
     record, tensors = files.arrays(originals("tied"))
     tensors["scores.interval.0"][3] = value
     (tmp_path / "m").write_bytes(files.sealed(record, tensors))
-    with pytest.raises(ModelFileError, match="has a calibration that is none"):
+    with pytest.raises(ModelFileError, match="has an invalid calibration"):
         MDNRegressor.load(tmp_path / "m")
 
 

@@ -88,7 +88,7 @@ def test_blocks_do_not_matter(model, monkeypatch):
         lambda: model.predict_interval(X),
     )
     whole = [ask() for ask in asked]
-    monkeypatch.setattr(predictions, "BLOCK", 17)
+    monkeypatch.setattr(predictions, "ROWS_PER_BLOCK", 17)
     for ask, expected in zip(asked, whole, strict=True):
         assert_allclose(ask(), expected, rtol=1e-9, atol=1e-12)
 
@@ -160,7 +160,7 @@ def asked(model, rows):
     "question", ["predict", "std", "quantiles", "interval", "dist", "region", "sample"]
 )
 def test_one_warning_names_the_columns_their_ranges_and_the_rows(question, monkeypatch):
-    monkeypatch.setattr(predictions, "BLOCK", 17)
+    monkeypatch.setattr(predictions, "ROWS_PER_BLOCK", 17)
     frame = pd.DataFrame(X, columns=["a", "b", "größe"])
     model = regressor(calibration_fraction=0.2).fit(frame, Y)
     seen = model.network_.condition_scaling

@@ -196,7 +196,7 @@ def test_parameters_and_clones():
     assert not hasattr(clone(regressor().fit(X, Y)), "network_")
     assert regressor().set_params(n_components=5).n_components == 5
     with pytest.raises(ValueError, match="Invalid parameter 'components'"):
-        model.set_params(n_components=3)
+        model.set_params(components=3)
 
 
 @pytest.mark.parametrize("method", ["pickle", "joblib"])
@@ -637,7 +637,7 @@ def test_parameters_that_are_refused(name, value):
 
 
 def test_settings_in_a_dictionary_are_told_how():
-    with pytest.raises(ArgumentError, match=r"Pass settings=Settings\(epochs=5, clip=1\.0\)"):
+    with pytest.raises(ArgumentError, match=r"^settings is a dict.*Settings\(epochs=5, clip=1\.0\)"):
         regressor(settings={"epochs": 5, "clip": 1.0}).fit(X, Y)
 
 
@@ -760,7 +760,7 @@ def test_questions_that_are_refused(fitted):
             with pytest.raises(ArgumentError, match=r"^coverage is .*For 90 %, pass 0.9"):
                 ask(X, coverage)
     for count in (0, -1, 2.5, "a", None):
-        with pytest.raises(ArgumentError, match=r"^n_samples is .*a whole number from 1"):
+        with pytest.raises(ArgumentError, match=r"^n_samples is .*(whole number|at least 1) was expected"):
             fitted.sample(X, count)
     with pytest.raises(ArgumentError, match="return_std and return_cov are both true"):
         fitted.predict(X, return_std=True, return_cov=True)

@@ -51,7 +51,7 @@ def test_energy_score_agrees_with_draws(fitted):
 def test_blocks_do_not_matter_in_one_dimension(monkeypatch):
     model = regressor().fit(X, Y[:, 0])
     whole = energy_scorer(model, X, Y[:, 0])
-    monkeypatch.setattr(scorers, "BLOCK", 7)
+    monkeypatch.setattr(scorers, "ROWS_PER_BLOCK", 7)
     assert energy_scorer(model, X, Y[:, 0]) == pytest.approx(whole, abs=1e-12)
 
 

@@ -1,4 +1,4 @@
-"""Doubles, NaN where missing, from arrays, lists and tensors; errors for what holds no numbers."""
+"""Arrays, lists and tensors as doubles, NaN where missing; errors for what is not numbers."""
 
 import datetime
 import math
@@ -34,8 +34,8 @@ _ADVICE: tuple[tuple[tuple[type, ...], str], ...] = (
     ),
 )
 _IN_FRAME = "Decode it to text, which is read as categories, or encode it as numbers."
-# Of text that long enough a part tells what it is.
-_READ = 1000
+# Cells of text that are looked at for advice.
+_CELLS_READ = 1000
 _OTHER = "The argument must be a table with a string (in a DataFrame) or a number in every cell."
 
 
@@ -52,22 +52,27 @@ def as_doubles(values: Any, name: str) -> Doubles:
     if isinstance(values, np.ma.MaskedArray):
         gaps = np.ma.getmaskarray(values)
         return np.where(gaps, np.nan, as_doubles(values.data, name))
+    array = as_array(values, name)
+    if array.dtype == object:
+        return from_objects(array, name)
+    if array.dtype.kind not in "fiub":
+        cells = array.ravel()[:_CELLS_READ].tolist() if array.dtype.kind == "U" else []
+        raise unusable(name, array.dtype, array.dtype.type, text=cells)
+    with np.errstate(over="ignore"):  # a number that a double cannot hold is refused as infinite
+        return np.require(array, np.float64, ["C", "W"])
+
+
+def as_array(values: Any, name: str) -> NDArray[Any]:
+    """Return an array of whatever dtype; refuse rows of different lengths."""
     try:
-        array = np.asarray(values)
+        return np.asarray(values)
     except ValueError as error:
         raise ShapeError(
             name,
             got="has rows of different lengths",
             expected="a table was expected",
-            fix="Make every row as long.",
+            fix="Give every row the same length.",
         ) from error
-    if array.dtype == object:
-        return from_objects(array, name)
-    if array.dtype.kind not in "fiub":
-        cells = array.ravel()[:_READ].tolist() if array.dtype.kind == "U" else []
-        raise unusable(name, array.dtype, array.dtype.type, text=cells)
-    with np.errstate(over="ignore"):  # what a double cannot hold is refused as infinite
-        return np.require(array, np.float64, ["C", "W"])
 
 
 def _from_tensor(values: Tensor, name: str) -> Doubles:
@@ -96,7 +101,7 @@ def from_objects(objects: NDArray[np.object_], name: str, where: str = "") -> Do
             cells = [None if type(cell) is kind else cell for cell in cells]
         elif not issubclass(kind, NUMBERS):
             place = where or f" at {_place(objects, kind)}"
-            text = [cell for cell in cells[:_READ] if isinstance(cell, str)]
+            text = [cell for cell in cells[:_CELLS_READ] if isinstance(cell, str)]
             raise unusable(name, kind.__name__, kind, place, text=text)
     try:
         return np.array(cells, dtype=object).astype(np.float64).reshape(objects.shape)
@@ -116,7 +121,7 @@ def _place(objects: NDArray[np.object_], kind: type) -> list[int]:
 
 def refuse_infinite(numbers: Doubles, labels: list[str], name: str) -> None:
     """Raise where a number is infinite. Shapes: numbers [n, P]; a label for each column."""
-    # One pass over all before a second one over what is not finite.
+    # Tables are nearly always finite: one pass then.
     if np.isfinite(numbers).all() or not (infinite := np.isinf(numbers)).any():
         return
     row, column = np.argwhere(infinite)[0]
@@ -130,32 +135,32 @@ def refuse_infinite(numbers: Doubles, labels: list[str], name: str) -> None:
 
 def unusable(
     name: str,
-    came: object,
+    what: object,
     kind: type,
     where: str = "",
     expected: str = NUMBERS_EXPECTED,
     *,
     text: Sequence[str] = (),
 ) -> ArgumentError:
-    """Return the error for cells of a kind that are no numbers, with advice for that kind.
+    """Return the error for cells of a kind that is not numbers, with advice for that kind.
 
-    Where scikit-learn has words of its own for a case, users know and look for these.
+    Where scikit-learn has a message for a case, it is in its words: users know and search them.
     """
-    remedy = next((advice for kinds, advice in _ADVICE if issubclass(kind, kinds)), _OTHER)
+    fix = next((advice for kinds, advice in _ADVICE if issubclass(kind, kinds)), _OTHER)
     if issubclass(kind, bytes) and expected != NUMBERS_EXPECTED:  # a frame, whose text is read
-        remedy = _IN_FRAME
+        fix = _IN_FRAME
     return KindError(
-        name, got=f"holds {came}{where}", expected=expected, fix=text_advice(text) or remedy
+        name, got=f"holds {what}{where}", expected=expected, fix=text_advice(text) or fix
     )
 
 
 def text_advice(text: Sequence[str]) -> str:
-    """Return what to do with text that says numbers or dates; nothing where it is neither.
+    """Return advice for text that is mostly numbers or dates; "" where it is neither.
 
     >>> text_advice(["1.5", "2", "n/a"])[:30]
     'These are numbers read as text'
     """
-    some = text[:_READ]
+    some = text[:_CELLS_READ]
     if 2 * sum(map(_is_number, some)) > len(some):
         return (
             "These are numbers read as text: convert them, by .astype(float) or "
@@ -181,11 +186,11 @@ def _is_date(text: str) -> bool:
     return True
 
 
-def sparse(name: str, came: str, remedy: str, where: str = "") -> ArgumentError:
-    """Return the error for what stores its nonzero entries alone."""
+def sparse(name: str, what: str, method: str, where: str = "") -> ArgumentError:
+    """Return the error for a sparse table, and the method that makes it dense."""
     return KindError(
         name,
-        got=f"holds {came}{where}",
+        got=f"holds {what}{where}",
         expected="a dense table was expected, not a sparse one",
-        fix=f"Convert it by {remedy}.",
+        fix=f"Convert it by {method}.",
     )

@@ -1,4 +1,4 @@
-"""Tables of conditions: what users have, to the numbers and codes that a network reads."""
+"""Tables of conditions, encoded as the numbers and codes that a network reads."""
 
 from dataclasses import dataclass
 from itertools import pairwise
@@ -14,15 +14,16 @@ from condens.data.frames import Category, Codes, kind_of
 from condens.data.table import Table
 from condens.errors import ArgumentError, DimensionError, NotFiniteError, ShapeError
 
-# With more categories than this, or with as many as rows where there are more rows than that,
-# a column names its rows.
-MOST, ROWS = 1000, 50
+# A column with more categories identifies its rows,
+MAX_CATEGORIES = 1000
+# and so does one with a category for each of more rows than these.
+MAX_DISTINCT_ROWS = 50
 # Names listed in a message.
-LISTED = 10
+MAX_LISTED_NAMES = 10
 
 
 class Numbers(NamedTuple):
-    """A column of numbers; `fill` is the median, where some were missing."""
+    """A column of numbers; `fill` is the median, if some were missing."""
 
     fill: float | None = None
 
@@ -35,23 +36,23 @@ class Categories(NamedTuple):
 
     @property
     def size(self) -> int:
-        """The number of codes, unknown being one."""
+        """The number of codes, that of unknown categories included."""
         return 1 + len(self.values) + self.missing
 
 
 @dataclass(frozen=True)
 class TableEncoder:
-    """What turns tables into a tensor: numbers first, then codes of categories.
+    """Turns tables into a tensor: numbers first, then codes of categories.
 
-    The columns that come out are: those of numbers (booleans are 0 and 1; a missing number is
-    the median); for each of them in which some were missing when fitted, 1 where one is and 0
-    elsewhere; and the codes of every column of categories, 0 where a category is unknown and
-    1, 2, … in sorted order. A missing category has the last code if one was missing when
+    The encoded columns are: the numbers (booleans are 0 and 1; a missing number is the median);
+    for each column of numbers in which some were missing when fitted, 1 where one is missing
+    and 0 elsewhere; and the codes of every column of categories, 0 where a category is unknown
+    and 1, 2, … in sorted order. A missing category has the last code if one was missing when
     fitted, and is unknown otherwise.
 
     Args:
-        features: what every column of the table holds.
-        feature_names: of the columns, where all of them are text.
+        features: the kind of every column of the table.
+        feature_names: of the columns, if all of them are text.
 
     >>> encoder = TableEncoder.fit([[1.0, True], [None, False], [5.0, True]])
     >>> encoder.encode([[None, True], [2.0, False]]).tolist()
@@ -69,7 +70,7 @@ class TableEncoder:
         its `name`.
         """
         given = Table.read(table, name)
-        learnt: dict[int, Numbers | Categories] = {
+        learned: dict[int, Numbers | Categories] = {
             place: _learn_categories(codes, name, given.labels[place])
             for place, codes in given.codes.items()
         }
@@ -79,39 +80,39 @@ class TableEncoder:
             fill = None
             if gaps[j]:
                 fill = _median(given.numbers[~missing[:, j], j], name, given.labels[place])
-            learnt[place] = Numbers(fill)
-        return cls(tuple(learnt[place] for place in sorted(learnt)), given.names)
+            learned[place] = Numbers(fill)
+        return cls(tuple(learned[place] for place in sorted(learned)), given.names)
 
     @property
     def n_features(self) -> int:
-        """How many columns a table has."""
+        """The number of columns of the table."""
         return len(self.features)
 
     @property
-    def described(self) -> str:
-        """The columns of a table, in words."""
+    def description(self) -> str:
+        """The columns of the table, in words."""
         names = "" if self.feature_names is None else f" ({_listed(self.feature_names)})"
         return f"the {self.n_features} column(s) that were fitted{names}"
 
     @property
     def columns(self) -> int:
-        """How many columns C come out."""
+        """The number of encoded columns C."""
         return self.numeric + len(self.categories)
 
     @property
     def numeric(self) -> int:
-        """How many of those are numbers; they come first."""
+        """The number of encoded columns that are numbers; they come first."""
         numbers = [feature for feature in self.features if isinstance(feature, Numbers)]
         return len(numbers) + sum(feature.fill is not None for feature in numbers)
 
     @property
     def categories(self) -> list[int]:
-        """The number of codes of every column of categories, unknown being one."""
+        """The number of codes of every column of categories, that of unknown ones included."""
         return [feature.size for feature in self.features if isinstance(feature, Categories)]
 
     @property
     def labels(self) -> list[str]:
-        """What the columns that come out are called: columns of the table, by name or number."""
+        """The encoded columns in words, by the name or number of their column of the table."""
         names = self.feature_names or range(self.n_features)
         columns = [(f"column {n!r}", f) for n, f in zip(names, self.features, strict=True)]
         numbers = [(label, f) for label, f in columns if isinstance(f, Numbers)]
@@ -120,7 +121,7 @@ class TableEncoder:
         return [*(label for label, _ in numbers), *gaps, *codes]
 
     def encode(self, table: Any, name: str = "table") -> Tensor:
-        """Return a table's rows [n, C] in double precision; an array may share its memory."""
+        """Return the rows of a table [n, C] in double precision; an array may share its memory."""
         given = Table.read(table, name)
         self._check_columns(given, name)
         fills = {i: f.fill for i, f in enumerate(self.features) if isinstance(f, Numbers)}
@@ -156,7 +157,7 @@ class TableEncoder:
             )
 
     def to_dict(self) -> dict[str, Any]:
-        """Return everything as JSON values."""
+        """Return the encoder as JSON values."""
         features = [
             {"fill": feature.fill}
             if isinstance(feature, Numbers)
@@ -168,14 +169,14 @@ class TableEncoder:
 
     @classmethod
     def from_dict(cls, values: Any) -> Self:
-        """Return the encoder of an `to_dict`; refuse anything else."""
+        """Return the encoder that `to_dict` described; refuse anything else."""
         try:
             return cls(*_from_json(values))
         except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
             raise ArgumentError(
                 "encoder",
-                got="is no record of an encoder",
-                expected=f"one was expected ({error})",
+                got="does not describe an encoder",
+                expected=f"the values of to_dict were expected ({error})",
                 fix="Save the model again: its file is damaged or of another version.",
             ) from None
 
@@ -183,15 +184,16 @@ class TableEncoder:
 def _learn_categories(column: Codes, name: str, label: str) -> Categories:
     seen = column.codes[column.codes >= 0]
     counts = np.bincount(seen, minlength=len(column.values))
-    # Those that a frame declares but does not hold stay unknown: nothing is learnt about them.
+    # Those that a frame declares but does not hold stay unknown: nothing is learned about them.
     values = sorted(value for value, count in zip(column.values, counts, strict=True) if count)
-    if len(values) > MOST or (len(values) == len(seen) > ROWS):
-        told = text_advice([value for value in values if isinstance(value, str)])
+    if len(values) > MAX_CATEGORIES or (len(values) == len(seen) > MAX_DISTINCT_ROWS):
+        advice = text_advice([value for value in values if isinstance(value, str)])
         raise ArgumentError(
             name,
             got=f"has {len(values)} categories in {len(seen)} rows of {label}",
-            expected=f"at most {MOST} were expected, and fewer than rows",
-            fix=told or "If it names the rows, drop the column; otherwise group the rare ones.",
+            expected=f"at most {MAX_CATEGORIES} were expected, and fewer than rows",
+            fix=advice
+            or "If it identifies the rows, drop the column; otherwise group the rare ones.",
         )
     return Categories(tuple(values), len(seen) < len(column.codes))
 
@@ -201,7 +203,7 @@ def _median(observed: Doubles, name: str, label: str) -> float:
         raise ArgumentError(
             name,
             got=f"has no value at all in {label}",
-            expected="one at least is needed",
+            expected="at least one is needed",
             fix="Drop the column.",
         )
     low, high = (np.quantile(observed, 0.5, method=m) for m in ("lower", "higher"))
@@ -235,7 +237,7 @@ def _check_gaps(
             raise NotFiniteError(
                 name,
                 got=f"lacks a number in row {missing[:, j].argmax()}, {given.labels[place]}",
-                expected="none was missing there when fitted, so what it means was never learnt",
+                expected="none was missing there when fitted, so what it means was never learned",
                 fix="Fill it, drop the row, or fit on a table in which some are missing.",
             )
 
@@ -246,14 +248,14 @@ def _codes(given: Table, place: int, feature: Categories, name: str) -> NDArray[
     if column is None:
         if np.isnan(given.numbers[:, given.places.index(place)]).all():
             return np.full(len(given.numbers), last)
-        came = "numbers"
-    elif (came := kind_of(column.values) or "") == fitted:
+        kind = "numbers"
+    elif (kind := kind_of(column.values) or "") == fitted:
         codes = {value: code for code, value in enumerate(feature.values, 1)}
         # The code −1 of a missing category reads the last entry.
         return np.array([*(codes.get(value, 0) for value in column.values), last])[column.codes]
     raise ArgumentError(
         name,
-        got=f"holds {came} in {given.labels[place]}",
+        got=f"holds {kind} in {given.labels[place]}",
         expected=f"categories ({fitted}) were fitted",
         fix='Pass the same kind, such as by .astype("category") for numbers, or fit again.',
     )
@@ -268,21 +270,21 @@ def _other_names(ours: tuple[str, ...], theirs: tuple[str, ...], name: str) -> D
         for verb, labels in (("lacks the columns", lacking), ("has the unknown columns", unknown))
         if labels
     ]
-    came, expected = " and ".join(parts), "the columns that were fitted are needed"
+    got, expected = " and ".join(parts), "the columns that were fitted are needed"
     if not parts:
         place = next(i for i, (a, b) in enumerate(zip(ours, theirs, strict=True)) if a != b)
-        came = f"has {theirs[place]} as column {place}"
-        expected = f"{ours[place]} was fitted there"
+        got, expected = f"has {theirs[place]} as column {place}", f"{ours[place]} was fitted there"
     return DimensionError(
         name,
-        got=came,
+        got=got,
         expected=expected,
         fix=f"Pass them in the order {_listed(ours)}, or fit again.",
     )
 
 
 def _listed(names: Any) -> str:
-    return ", ".join([*names[:LISTED], *(["…"] if len(names) > LISTED else [])])
+    rest = ["…"] if len(names) > MAX_LISTED_NAMES else []
+    return ", ".join([*names[:MAX_LISTED_NAMES], *rest])
 
 
 def _from_json(values: Any) -> tuple[tuple[Numbers | Categories, ...], tuple[str, ...] | None]:

@@ -1,4 +1,4 @@
-"""Columns of pandas and polars frames, known by their attributes: neither is imported."""
+"""Columns of pandas and polars frames, recognised by their attributes: neither is imported."""
 
 import datetime
 import math
@@ -26,7 +26,7 @@ Column = Doubles | Codes
 
 
 def is_frame(table: Any) -> bool:
-    """Whether a table has named columns of their own dtypes."""
+    """Whether a table has named columns, each with a dtype."""
     # Asked of the type: the properties of a lazy frame would run its query.
     return hasattr(type(table), "columns")
 
@@ -47,7 +47,7 @@ def columns_of(frame: Any, name: str) -> tuple[list[Any], list[Column]]:
         raise ArgumentError(
             name,
             got=f"has {count} columns {label!r}",
-            expected="a name for each was expected",
+            expected="distinct names were expected",
             fix="Rename or drop them.",
         )
     if pandas:
@@ -59,7 +59,7 @@ def columns_of(frame: Any, name: str) -> tuple[list[Any], list[Column]]:
 
 
 def _plain(column: Column) -> Column:
-    """Return a column without any value as numbers, all missing: it has no kind."""
+    """Return a column without any value as missing numbers: it has no kind."""
     if isinstance(column, Codes) and bool((column.codes < 0).all()):
         return np.full(len(column.codes), np.nan)
     return column
@@ -101,7 +101,7 @@ def _of_polars(series: Any, name: str, where: str) -> Column:
 
 
 def _codes(codes: Any, values: list[Any], name: str, where: str) -> Codes:
-    """Return codes of values that can be told apart, sorted and written to a file."""
+    """Return codes of values that can be compared, sorted and written to a file."""
     # Exactly str: what a subclass prints may be another text.
     values = [str.__str__(value) if isinstance(value, str) else value for value in values]
     if values and kind_of(values) is None:
@@ -120,7 +120,7 @@ def _codes(codes: Any, values: list[Any], name: str, where: str) -> Codes:
 
 
 def kind_of(values: list[Any]) -> str | None:
-    """Return what categories are, text, booleans or numbers; None where they are none of these.
+    """Return the kind of categories: text, booleans, numbers; None for anything else.
 
     >>> kind_of(["a", "b"]), kind_of([True]), kind_of([1, 2.5]), kind_of([1, "a"])
     ('text', 'booleans', 'numbers', None)

@@ -1,4 +1,4 @@
-"""Conditions, targets and weights of the same rows, in memory."""
+"""Conditions, targets and weights, row by row."""
 
 from typing import Any, NamedTuple
 
@@ -7,11 +7,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from condens.data.arrays import NUMBERS_EXPECTED, as_array
 from condens.errors import ArgumentError, NotFiniteError, ShapeError
 
 
 class Rows(NamedTuple):
-    """What a network is trained on, row by row.
+    """The rows that a network is trained on, checked by `Rows.of`.
 
     Args:
         condition: [n, C], or whatever the backbone reads with the rows as first axis.
@@ -37,7 +38,7 @@ class Rows(NamedTuple):
     ) -> "Rows":
         """Return checked rows from tensors, arrays or lists; a flat target is one column.
 
-        `names` is what the errors call them.
+        Errors call them by their `names`.
         """
         first, second, third = names
         condition, target = _tensor(condition, first), _tensor(target, second)
@@ -65,7 +66,10 @@ class Rows(NamedTuple):
             raise ShapeError(
                 second, got="has no rows", expected="at least one is needed", fix="Pass some data."
             )
-        _check_finite(condition, target, names)
+        fix = "Drop such rows, or fill the entries and add a column that says which were filled."
+        _check_finite(first, condition, ~condition.isfinite(), fix)
+        fix = "Drop the row, or mark the entry missing with NaN."
+        _check_finite(second, target, target.isinf(), fix)
         return cls(condition, target, None if weights is None else _weights(weights, target, third))
 
     @classmethod
@@ -82,11 +86,11 @@ class Rows(NamedTuple):
         )
 
     @property
-    def shares(self) -> Tensor | None:
-        """The weights [n] as parts of one; None where every row counts once."""
+    def normalised_weights(self) -> Tensor | None:
+        """The weights [n] with sum 1; None where every row counts once."""
         if self.weights is None:
             return None
-        # Of the largest first: a sum of large weights would overflow.
+        # Divided by the largest first: a sum of large weights would overflow.
         relative = self.weights / self.weights.amax()
         return relative / relative.sum()
 
@@ -99,9 +103,9 @@ class Rows(NamedTuple):
         return Rows(self.condition[index], self.target[index], weights)
 
     def observed(self, name: str = "target") -> "Rows":
-        """Return the rows that tell something: a target observed, a weight that is not zero.
+        """Return the rows with an observed target and a weight above zero.
 
-        The target is called by its `name` where there are none.
+        An error calls the target by its `name`.
         """
         useful = ~self.target.isnan().all(1)
         if self.weights is not None:
@@ -117,36 +121,34 @@ class Rows(NamedTuple):
             )
         return self.take(useful.nonzero().flatten())
 
-    def split(self, share: float, seed: int) -> tuple["Rows", "Rows"]:
-        """Return the rest and a random share of the rows, at least one each if there are two."""
+    def to(self, device: torch.device | None) -> "Rows":
+        """Return the rows on a device; None for where they are."""
+        if device is None:
+            return self
+        weights = None if self.weights is None else self.weights.to(device)
+        return Rows(self.condition.to(device), self.target.to(device), weights)
+
+    def split(self, fraction: float, seed: int) -> tuple["Rows", "Rows"]:
+        """Return the rest and a random fraction of the rows, at least one each of two or more."""
         generator = torch.Generator().manual_seed(seed)
         order = torch.randperm(len(self), generator=generator)
-        count = min(max(round(share * len(self)), 1), len(self) - 1)
+        count = min(max(round(fraction * len(self)), 1), len(self) - 1)
         return self.take(order[count:]), self.take(order[:count])
 
 
 def _tensor(values: Any, name: str) -> Tensor:
     if not isinstance(values, Tensor):
-        values = torch.from_numpy(_array(values, name))
+        values = torch.from_numpy(_native(as_array(values, name), name))
     elif values.is_complex() or values.is_meta:
         raise _no_numbers(name, "no data" if values.is_meta else values.dtype)
     values = values.detach()
     return values if values.dim() else values.unsqueeze(0)
 
 
-def _array(values: Any, name: str) -> NDArray[Any]:
-    try:
-        array = np.asarray(values)
-    except ValueError as error:
-        raise ShapeError(
-            name,
-            got="has rows of different lengths",
-            expected="a table was expected",
-            fix="Make every row as long.",
-        ) from error
+def _native(array: NDArray[Any], name: str) -> NDArray[Any]:
+    """Return what torch takes: the native byte order, no long doubles, nothing read-only."""
     if array.dtype.kind not in "fiub":
         raise _no_numbers(name, array.dtype)
-    # torch takes the native byte order, no long doubles, and nothing that may not be written.
     native = np.dtype(np.float64) if array.dtype.itemsize > 8 else array.dtype.newbyteorder("=")
     return np.require(array, native, ["C", "W"])
 
@@ -155,7 +157,7 @@ def _no_numbers(name: str, dtype: object) -> ArgumentError:
     return ArgumentError(
         name,
         got=f"holds {dtype}",
-        expected="real numbers were expected",
+        expected=NUMBERS_EXPECTED,
         fix="Encode text and dates as numbers.",
     )
 
@@ -169,8 +171,9 @@ def _weights(values: Any, target: Tensor, name: str) -> Tensor:
             expected=f"there are {len(target)} rows",
             fix="Pass one weight a row.",
         )
-    if not bool((weights.isfinite() & (weights >= 0)).all()):
-        row = int((~(weights.isfinite() & (weights >= 0))).nonzero()[0])
+    wrong = ~(weights.isfinite() & (weights >= 0))
+    if bool(wrong.any()):
+        row = int(wrong.nonzero()[0])
         raise NotFiniteError(
             name,
             got=f"is {weights[row]:g} in row {row}",
@@ -180,21 +183,12 @@ def _weights(values: Any, target: Tensor, name: str) -> Tensor:
     return weights
 
 
-def _check_finite(condition: Tensor, target: Tensor, names: tuple[str, str, str]) -> None:
-    for name, values, bad, remedy in (
-        (
-            names[0],
-            condition,
-            ~condition.isfinite(),
-            "Drop such rows, or fill the entries and add a column that tells which were filled.",
-        ),
-        (names[1], target, target.isinf(), "Drop the row, or mark the entry missing with NaN."),
-    ):
-        if bool(bad.any()):
-            place = [int(i) for i in bad.nonzero()[0]]
-            raise NotFiniteError(
-                name,
-                got=f"is {values[tuple(place)]:g} at {place}",
-                expected="finite numbers were expected",
-                fix=remedy,
-            )
+def _check_finite(name: str, values: Tensor, wrong: Tensor, fix: str) -> None:
+    if bool(wrong.any()):
+        place = [int(i) for i in wrong.nonzero()[0]]
+        raise NotFiniteError(
+            name,
+            got=f"is {values[tuple(place)]:g} at {place}",
+            expected="finite numbers were expected",
+            fix=fix,
+        )

@@ -1,4 +1,4 @@
-"""Tables as they are read: a matrix of numbers, and columns of categories."""
+"""Tables as they are read: a matrix of numbers, and coded columns of categories."""
 
 from typing import Any, NamedTuple, Self
 
@@ -14,10 +14,10 @@ class Table(NamedTuple):
 
     Args:
         numbers: [n, P], NaN where one is missing; columns without any value are among them.
-        places: which columns of the table these are, P of them.
-        codes: the other columns, by place.
-        labels: what messages call the columns.
-        names: of the columns, where all of them are text.
+        places: the positions of these P columns in the table.
+        codes: the other columns, by position.
+        labels: of the columns, in messages.
+        names: of the columns, if all of them are text.
     """
 
     numbers: Doubles
@@ -28,14 +28,17 @@ class Table(NamedTuple):
 
     @classmethod
     def read(cls, table: Any, name: str) -> Self:
-        """Return a frame, an array, a tensor or a list of rows, checked."""
+        """Return a checked frame, array, tensor or list of rows; a `Table` as it is."""
+        if isinstance(table, cls):
+            return table
         made = cls._of_frame(table, name) if is_frame(table) else cls._of_array(table, name)
         rows, columns = len(made.numbers), len(made.labels)
         if not rows or not columns:
             empty = "0 feature(s)" if rows else "0 sample(s)"
-            # The words of scikit-learn, which users know and look for.
-            came = f"has {empty} (shape=({rows}, {columns})) while a minimum of 1 is required"
-            raise ShapeError(f"{name} {came}. Pass some data.")
+            shape = f"(shape=({rows}, {columns}))"
+            # The words of scikit-learn, which users know and search for.
+            message = f"{name} has {empty} {shape} while a minimum of 1 is required"
+            raise ShapeError(f"{message}. Pass some data.")
         refuse_infinite(made.numbers, [made.labels[place] for place in made.places], name)
         return made
 
@@ -52,7 +55,7 @@ class Table(NamedTuple):
     def _of_array(cls, table: Any, name: str) -> Self:
         matrix = as_doubles(table, name)
         if matrix.ndim != 2:
-            # Scikit-learn's words again.
+            # The words of scikit-learn again.
             raise ShapeError(
                 name,
                 got=f"has shape {list(matrix.shape)}",
@@ -65,7 +68,7 @@ class Table(NamedTuple):
 
 
 def _text_names(names: list[Any], name: str) -> tuple[str, ...] | None:
-    """Return names that are text, or None where none is, as scikit-learn does."""
+    """Return names if all are text, None if none is, and refuse a mixture, as scikit-learn does."""
     text = [isinstance(label, str) for label in names]
     if any(text) and not all(text):
         other = type(names[text.index(False)]).__name__

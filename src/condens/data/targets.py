@@ -1,4 +1,4 @@
-"""Tables of targets: numbers alone, some of them missing."""
+"""Tables of targets: numbers, some of them missing."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Self
@@ -14,12 +14,12 @@ from condens.errors import ArgumentError, ShapeError
 
 
 class TargetColumns(NamedTuple):
-    """Targets as they were given.
+    """Targets as they were passed.
 
     Args:
         values: [n, D] in double precision; NaN where one was not observed.
-        names: of the targets, where all of them are text.
-        flat: whether they came without an axis for the targets.
+        names: of the targets, if all of them are text.
+        flat: whether they were passed without an axis for the targets.
 
     >>> TargetColumns.of([1, None, 3]).values.tolist()
     [[1.0], [nan], [3.0]]
@@ -33,7 +33,7 @@ class TargetColumns(NamedTuple):
     def of(cls, target: Any, name: str = "target", *, observed: bool = True) -> Self:
         """Read an array, a tensor, a list, a series or a frame.
 
-        With `observed`, which fitting needs, a target without any value is refused.
+        With `observed`, as for fitting, a target without any value is refused.
         """
         given, flat = _read(target, name)
         for place, codes in given.codes.items():
@@ -49,13 +49,13 @@ class TargetColumns(NamedTuple):
             raise ArgumentError(
                 name,
                 got=f"has no value at all in {given.labels[int(empty.argmax())]}",
-                expected="one at least is needed",
+                expected="at least one is needed",
                 fix="Drop the target.",
             )
         return cls(torch.from_numpy(given.numbers), given.names, flat)
 
     def in_order(self, names: Sequence[str]) -> Self:
-        """Return the columns in the order of their names, which must be the same."""
+        """Return the columns in the order of the given names, the same ones."""
         if self.names is None or self.names == tuple(names):
             return self
         order = [self.names.index(name) for name in names]

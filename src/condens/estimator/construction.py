@@ -1,103 +1,159 @@
-"""What a regressor's parameters ask for: checked, and the maps and networks they mean."""
+"""Parameters of a model: checked by name, and turned into networks and settings."""
 
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from numbers import Integral, Real
+from dataclasses import dataclass, replace
+from numbers import Integral
 from typing import Any
 
+import torch
 from torch import Generator, nn
 
 from condens.errors import ArgumentError, DimensionError, ShapeError
-from condens.nn import HEADS, DensityNetwork, Ensemble, MixtureNetwork
+from condens.nn import HEADS, DensityNetwork, Ensemble, Head, MixtureNetwork
 from condens.nn.randomness import torch_seeded_by
 from condens.persistence import network_to_dict
+from condens.scalars import as_choice, as_fraction, as_real, as_whole, refused
 from condens.training import Settings
-from condens.transforms import Transform, choice
-from condens.transforms import kinds as transforms
+from condens.transforms import Real, Transform, choice
+
+# Parameters that are also fields of `Settings`.
+SETTING_NAMES = ("epochs", "batch_size", "learning_rate", "validation_fraction")
 
 
-def _is_count(value: Any) -> bool:
-    return isinstance(value, Integral) and not isinstance(value, bool) and int(value) >= 1
+@dataclass(frozen=True, kw_only=True)
+class Architecture:
+    """The networks of a model, without their number of components.
 
+    Args:
+        n_columns: of the condition, codes of categories included.
+        n_targets: D.
+        categories: the number of codes of every column of codes; these come last.
+        names: of the targets.
+        transforms: of the targets, one for each; None where all of them are real.
+        covariance: see `condens.nn.HEADS`.
+        rank: of low-rank covariances; None for the head's default.
+        floor: smallest scale of the standardised targets; None for the head's default.
+        width, depth, dropout: of the MLP.
+        n_members: networks in an ensemble.
+        backbone: makes a module from the number of columns, in place of the MLP.
+    """
 
-def _is_share(value: Any) -> bool:
-    return isinstance(value, Real) and not isinstance(value, bool) and 0 <= float(value) < 1
+    n_columns: int
+    n_targets: int
+    categories: Sequence[int] = ()
+    names: tuple[str, ...] | None = None
+    transforms: Sequence[Transform] | None = None
+    covariance: str = "full"
+    rank: int | None = None
+    floor: float | None = None
+    width: int = 128
+    depth: int = 2
+    dropout: float = 0.0
+    n_members: int = 1
+    backbone: Callable[[int], nn.Module] | None = None
 
+    def network(self, n_components: int, *, generator: Generator) -> MixtureNetwork:
+        """Return one untrained network.
 
-def _is_flag(value: Any) -> bool:
-    # Whole numbers, as in scikit-learn, and numpy's booleans, which are none.
-    return isinstance(value, Integral) or type(value).__name__ in ("bool", "bool_")
-
-
-_COUNT = "a whole number from 1"
-_SHARE, _SOME = "a share from 0 to below 1", "Pass 0 for none, or a share such as 0.1."
-_EITHER = "Pass True or False."
-
-# What fits, and what is told where something else came: what was expected, and what to do.
-_EXPECTED: Mapping[str, tuple[Callable[[Any], bool], str, str]] = {
-    "n_components": (
-        lambda value: (
-            value is None or _is_count(value) or (isinstance(value, str) and value == "auto")
-        ),
-        'a whole number from 1, "auto" or None',
-        "Pass a number such as 5, or leave it out: what suits the number of rows is taken.",
-    ),
-    "covariance": (
-        lambda value: isinstance(value, str) and value in HEADS,
-        f"one of {', '.join(HEADS)}",
-        'Choose one of these; "full" has every correlation.',
-    ),
-    "width": (_is_count, _COUNT, "Pass a number such as 128."),
-    "depth": (_is_count, _COUNT, "Pass a number such as 2."),
-    "dropout": (_is_share, _SHARE, _SOME),
-    "n_members": (_is_count, _COUNT, "Pass 1 for one network, or a number such as 5."),
-    "calibration_fraction": (_is_share, _SHARE, _SOME),
-    "backbone": (
-        lambda value: value is None or (callable(value) and not isinstance(value, nn.Module)),
-        "a function that makes a module from the number of columns, or None,",
-        "Pass the class or a function, not a module: every network gets one of its own.",
-    ),
-    "settings": (
-        lambda value: value is None or isinstance(value, Settings),
-        "condens.training.Settings or None",
-        "Pass Settings(epochs=50), for instance, or leave it out for what suits the rows.",
-    ),
-    "warm_start": (_is_flag, "True or False", _EITHER),
-    "verbose": (_is_flag, "True or False", _EITHER),
-}
-
-
-def check_parameters(model: Any) -> None:
-    """Refuse, by name, parameters that no model can be fitted with."""
-    for name in _EXPECTED:
-        check_parameter(name, getattr(model, name))
-
-
-def check_parameter(name: str, value: Any) -> None:
-    """Refuse a parameter that no model can be fitted with."""
-    fits, expected, remedy = _EXPECTED[name]
-    if fits(value):
-        return
-    if name == "settings" and isinstance(value, Mapping):
-        given = ", ".join(f"{key}={part!r}" for key, part in value.items())
-        remedy = f"Pass settings=Settings({given}), with Settings from condens.training."
-    raise ArgumentError(name, got=f"is {value!r}", expected=f"{expected} was expected", fix=remedy)
-
-
-def check_flag(name: str, value: Any) -> None:
-    """Refuse what is neither True nor False."""
-    if not _is_flag(value):
-        raise ArgumentError(
-            name,
-            got=f"is a {type(value).__name__}",
-            expected="True or False was expected",
-            fix=_EITHER,
+        A user's backbone is made with torch's generator seeded by this one.
+        """
+        transforms = None if all(_is_real(t) for t in self.transforms or ()) else self.transforms
+        if self.covariance == "low_rank" and transforms is not None:
+            raise ArgumentError(
+                "target_transform",
+                got="goes with covariance='low_rank'",
+                expected="only the other covariances have transformed targets",
+                fix="Choose another covariance, or leave target_transform out.",
+            )
+        options: dict[str, Any] = {"floor": self.floor, "rank": self.rank}
+        options = {name: value for name, value in options.items() if value is not None}
+        if self.backbone is None:
+            return MixtureNetwork.of(
+                self.n_columns,
+                self.n_targets,
+                n_components=n_components,
+                covariance=self.covariance,
+                width=self.width,
+                depth=self.depth,
+                dropout=self.dropout,
+                categories=self.categories,
+                names=self.names,
+                transforms=transforms,
+                generator=generator,
+                **options,
+            )
+        with torch_seeded_by(generator):
+            backbone = self.backbone(self.n_columns)
+        features = getattr(backbone, "features", None)
+        if not isinstance(backbone, nn.Module) or not isinstance(features, int):
+            raise ArgumentError(
+                "backbone",
+                got=f"made a {type(backbone).__name__} whose features are {features!r}",
+                expected="a torch.nn.Module with their number as attribute was expected",
+                fix="Set self.features in it.",
+            )
+        head = HEADS[self.covariance](
+            features, self.n_targets, n_components, generator=generator, **options
+        )
+        return MixtureNetwork(
+            backbone,
+            head,
+            condition_columns=self.n_columns,
+            condition_codes=len(self.categories),
+            names=self.names,
+            transforms=transforms,
         )
 
+    def networks(self, n_components: int, *, generator: Generator) -> DensityNetwork:
+        """Return an untrained network, or an ensemble of several members."""
+        members = [self.network(n_components, generator=generator) for _ in range(self.n_members)]
+        return members[0] if self.n_members == 1 else Ensemble(members)
 
-def transforms_asked_for(spec: Any, labels: Sequence[str | int]) -> list[Any]:
-    """Return what `target_transform` asks for each target; None where it says nothing.
+    def check_unchanged(self, fitted: DensityNetwork, n_components: int | str | None) -> None:
+        """Refuse to go on training a network that the parameters no longer describe."""
+        count = n_components if isinstance(n_components, int) else n_components_of(fitted)
+        asked = self.networks(count, generator=Generator()).double()
+        ours, theirs = (set(_leaves(network_to_dict(network))) for network in (asked, fitted))
+        if ours != theirs:
+            raise changed(min(ours ^ theirs, key=str)[0])
 
-    >>> transforms_asked_for({"price": "positive"}, ["price", "lat"])
+
+def n_components_of(network: DensityNetwork) -> int:
+    """Return the number of components of a network, or of each member of an ensemble."""
+    return next(m.n_components for m in network.modules() if isinstance(m, Head))
+
+
+def changed(parameter: str) -> ArgumentError:
+    """Return the error for a parameter that no longer describes the fitted network."""
+    return ArgumentError(
+        "the parameters",
+        got=f"({parameter}) changed since the fit",
+        expected="training continues with the fitted network",
+        fix="Set them back, or start again with warm_start=False.",
+    )
+
+
+def _leaves(value: Any, place: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the values in a document, each with its path."""
+    if isinstance(value, Mapping | list):
+        for name, part in value.items() if isinstance(value, Mapping) else enumerate(value):
+            yield from _leaves(part, f"{place}.{name}".lstrip("."))
+    else:
+        yield place, value
+
+
+def _is_real(transform: Transform) -> bool:
+    return isinstance(transform, Real)
+
+
+# Transforms of the targets.
+
+
+def requested_transforms(spec: Any, labels: Sequence[str | int]) -> list[Any]:
+    """Return the entry of `target_transform` for each target, None where it has none.
+
+    >>> requested_transforms({"price": "positive"}, ["price", "lat"])
     ['positive', None]
     """
     if isinstance(spec, Mapping):
@@ -107,11 +163,10 @@ def transforms_asked_for(spec: Any, labels: Sequence[str | int]) -> list[Any]:
                     "target_transform",
                     got=f"has {name!r}",
                     expected=f"the targets are {list(labels)}",
-                    fix="Use these.",
+                    fix="Use their names.",
                 )
-        specs = [spec.get(name) for name in labels]
-    else:
-        specs = spec if isinstance(spec, list) else [spec] * len(labels)
+        return [spec.get(name) for name in labels]
+    specs = spec if isinstance(spec, list) else [spec] * len(labels)
     if len(specs) != len(labels):
         raise ShapeError(
             "target_transform",
@@ -125,121 +180,185 @@ def transforms_asked_for(spec: Any, labels: Sequence[str | int]) -> list[Any]:
 def choose_transforms(
     spec: Any, labels: Sequence[str | int], propose: Callable[[int], Transform]
 ) -> tuple[Transform, ...]:
-    """Return the map of each target from what a user asks for.
+    """Return the transform of each target.
 
     Args:
         spec: `target_transform`.
         labels: the targets' names or numbers.
-        propose: returns the map of the target at a place where "auto" is asked for.
+        propose: returns the transform of target number i where "auto" is requested.
 
-    >>> choose_transforms({"price": "positive"}, ["price", "lat"], lambda place: maps.Real())
+    >>> choose_transforms({"price": "positive"}, ["price", "lat"], lambda i: Real())
     (Positive(lower=0.0), Real())
     """
     return tuple(
         propose(place)
         if isinstance(given, str) and given == "auto"
         else choice.resolve("real" if given is None else given, "target_transform")
-        for place, given in enumerate(transforms_asked_for(spec, labels))
+        for place, given in enumerate(requested_transforms(spec, labels))
     )
 
 
-def make_network(model: Any, n_components: int, *, generator: Generator) -> MixtureNetwork:
-    """Return a network for the columns that a regressor has read, not trained.
+# Checks of parameters: each returns the plain value.
 
-    A backbone of the user's is made with torch's generator seeded by this one.
-    """
-    columns, codes = model.encoder_.columns, model.encoder_.categories
-    real = all(isinstance(own, transforms.Real) for own in model.transforms_)
-    if model.covariance == "low_rank" and not real:
+Check = Callable[[str, Any], Any]
+
+
+def _optional(check: Check) -> Check:
+    return lambda name, value: None if value is None else check(name, value)
+
+
+def _whole(fix: str) -> Check:
+    return lambda name, value: as_whole(name, value, 1, fix=fix)
+
+
+def _fraction(name: str, value: Any) -> float:
+    return as_fraction(name, value, fix="Pass 0 for none, or a fraction such as 0.1.")
+
+
+def _floor(name: str, value: Any) -> float:
+    expected = "a finite number from 0 was expected"
+    fix = "Pass a scale of the standardised targets, such as 0.01, or leave it out."
+    return as_real(name, value, expected, lambda number: 0 <= number < float("inf"), fix=fix)
+
+
+def _n_components(name: str, value: Any) -> int | str:
+    if isinstance(value, str) and value == "auto":
+        return "auto"
+    fix = 'Pass a number such as 5, "auto", or leave it out for a default by the number of rows.'
+    return as_whole(name, value, 1, fix=fix)
+
+
+def _setting(name: str, value: Any) -> Any:
+    return getattr(Settings(**{name: value}), name)
+
+
+def check_flag(name: str, value: Any) -> bool:
+    """Return a truth value; as in scikit-learn, a whole number is one too."""
+    if not isinstance(value, Integral) and type(value).__name__ not in ("bool", "bool_"):
+        raise refused(name, value, "True or False was expected", "Pass True or False.")
+    return bool(value)
+
+
+def _backbone(name: str, value: Any) -> Callable[[int], nn.Module]:
+    if not callable(value) or isinstance(value, nn.Module):
+        raise refused(
+            name,
+            value,
+            "a function that makes a module from the number of columns was expected",
+            "Pass the class or a function, not a module: every network gets its own.",
+        )
+    made: Callable[[int], nn.Module] = value
+    return made
+
+
+def _splitter(name: str, value: Any) -> Any:
+    if isinstance(value, type) or not hasattr(value, "split") or not hasattr(value, "get_n_splits"):
+        raise refused(
+            name,
+            value,
+            "a splitter of sklearn.model_selection was expected",
+            "Pass one, such as TimeSeriesSplit(), or leave it out for random rows.",
+        )
+    return value
+
+
+def _callbacks(name: str, value: Any) -> tuple[Callable[..., Any], ...]:
+    listed = tuple(value) if isinstance(value, list | tuple) else (value,)
+    if not listed or not all(callable(one) for one in listed):
+        raise refused(
+            name,
+            value,
+            "a function of an Epoch, or a list of such functions, was expected",
+            "Pass one, or leave it out.",
+        )
+    return listed
+
+
+def _directory(name: str, value: Any) -> str:
+    path = os.fspath(value) if isinstance(value, str | os.PathLike) else None
+    if not isinstance(path, str) or not path:
+        fix = "Pass one such as 'runs/first', or leave it out."
+        raise refused(name, value, "the path of a directory was expected", fix)
+    return path
+
+
+def _device(name: str, value: Any) -> torch.device:
+    fix = "Pass 'cpu', or 'cuda' on a machine with a supported graphics card."
+    try:
+        device = torch.device(value) if isinstance(value, str | torch.device) else None
+        usable = device is not None and device.type != "meta"
+        torch.empty(0, device=device if usable else None)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        reason = str(error).partition("\n")[0][:200].rstrip(".")
         raise ArgumentError(
-            "target_transform",
-            got="goes with covariance='low_rank'",
-            expected="only the others can be transformed",
-            fix="Choose another covariance, or leave the targets as they are.",
-        )
-    options: dict[str, Any] = {
-        "names": model.target_names_,
-        "transforms": None if real else model.transforms_,
-    }
-    if model.backbone is None:
-        return MixtureNetwork.of(
-            columns,
-            model.n_targets_,
-            n_components=int(n_components),
-            covariance=model.covariance,
-            width=int(model.width),
-            depth=int(model.depth),
-            dropout=float(model.dropout),
-            categories=codes,
-            generator=generator,
-            **options,
-        )
-    with torch_seeded_by(generator):
-        backbone, features = _make_backbone(model.backbone, columns)
-    head = HEADS[model.covariance](
-        features, model.n_targets_, int(n_components), generator=generator
-    )
-    return MixtureNetwork(
-        backbone, head, condition_columns=columns, condition_codes=len(codes), **options
-    )
+            name, got=f"is {value!r}", expected=f"torch cannot use it ({reason})", fix=fix
+        ) from None
+    if device is None or not usable:
+        raise refused(name, value, "a device of torch that holds data was expected", fix)
+    return device
 
 
-def make_networks(model: Any, n_components: int, *, generator: Generator) -> DensityNetwork:
-    """Return a network, or an ensemble where several members are asked for."""
-    if model.n_members == 1:
-        return make_network(model, n_components, generator=generator)
-    members = range(model.n_members)
-    return Ensemble([make_network(model, n_components, generator=generator) for _ in members])
+CHECKS: Mapping[str, Check] = {
+    "n_components": _optional(_n_components),
+    "covariance": lambda name, value: as_choice(
+        name, value, tuple(HEADS), fix='Choose one of these; "full" has every correlation.'
+    ),
+    "rank": _optional(_whole("Pass a number such as 5, or leave it out.")),
+    "floor": _optional(_floor),
+    "width": _whole("Pass a number such as 128."),
+    "depth": _whole("Pass a number such as 2."),
+    "dropout": _fraction,
+    "n_members": _whole("Pass 1 for one network, or a number such as 5."),
+    "calibration_fraction": _fraction,
+    "backbone": _optional(_backbone),
+    "splitter": _optional(_splitter),
+    "settings": _optional(lambda _, value: Settings.given(value)),
+    **dict.fromkeys(SETTING_NAMES, _optional(_setting)),
+    "directory": _optional(_directory),
+    "device": _optional(_device),
+    "callbacks": _optional(_callbacks),
+    "warm_start": check_flag,
+    "verbose": check_flag,
+}
 
 
-def check_kept(model: Any) -> None:
-    """Refuse to go on training a network that is not the one the parameters ask for."""
-    fitted: Any = model.network_
-    labels = model.target_names_ or range(model.n_targets_)
-    if (
-        choose_transforms(model.target_transform, labels, lambda place: model.transforms_[place])
-        != model.transforms_
-    ):
-        raise _changed("target_transform")
-    n_components = model.n_components
-    if n_components is None or n_components == "auto":
-        first = fitted.members[0] if isinstance(fitted, Ensemble) else fitted
-        n_components = first.head.n_components
-    asked = make_networks(model, n_components, generator=Generator()).double()
-    ours, theirs = (set(_leaves(network_to_dict(network))) for network in (asked, fitted))
-    if ours != theirs:
-        raise _changed(min(ours ^ theirs, key=str)[0])
+def check_parameter(name: str, value: Any) -> Any:
+    """Return the plain value of a parameter; refuse, by name, what no model can be fitted with."""
+    return CHECKS[name](name, value)
 
 
-def _make_backbone(make: Callable[[int], Any], columns: int) -> tuple[nn.Module, int]:
-    backbone = make(columns)
-    features = getattr(backbone, "features", None)
-    if not isinstance(backbone, nn.Module) or not isinstance(features, int):
+def check_parameters(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the plain values of all parameters in `CHECKS`, also checked against one another."""
+    checked = {name: check_parameter(name, values[name]) for name in CHECKS}
+    if checked["rank"] is not None and checked["covariance"] != "low_rank":
         raise ArgumentError(
-            "backbone",
-            got=f"made a {type(backbone).__name__} whose features are {features!r}",
-            expected="a torch.nn.Module was expected that tells their number",
-            fix="Set self.features in it.",
+            "rank",
+            got=f"is {checked['rank']} with covariance={checked['covariance']!r}",
+            expected="only low-rank covariances have one",
+            fix="Leave it out, or pass covariance='low_rank'.",
         )
-    return backbone, features
+    fraction, splitter = checked["validation_fraction"], checked["splitter"]
+    if fraction and splitter is not None:
+        raise ArgumentError(
+            "validation_fraction",
+            got=f"is {fraction} with a splitter",
+            expected="the splitter decides which rows are held out",
+            fix="Leave either out.",
+        )
+    combine_settings(checked, Settings())
+    return checked
 
 
-def _leaves(value: Any, place: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield the values in a document, each with where it lies."""
-    if isinstance(value, Mapping):
-        for name, part in value.items():
-            yield from _leaves(part, f"{place}.{name}".lstrip("."))
-    elif isinstance(value, list):
-        for number, part in enumerate(value):
-            yield from _leaves(part, f"{place}.{number}".lstrip("."))
-    else:
-        yield place, value
-
-
-def _changed(what: str) -> ArgumentError:
-    return ArgumentError(
-        "the parameters",
-        got=f"({what}) changed since the fit",
-        expected="training goes on with the network of it",
-        fix="Set them back, or fit anew with warm_start=False.",
-    )
+def combine_settings(parameters: Mapping[str, Any], default: Settings) -> Settings:
+    """Return the settings of a fit: `settings`, or the default, and the plain parameters."""
+    given: Settings | None = parameters["settings"]
+    plain = {name: parameters[name] for name in SETTING_NAMES if parameters[name] is not None}
+    for name, value in plain.items():
+        if given is not None and getattr(given, name) != getattr(Settings(), name):
+            raise ArgumentError(
+                name,
+                got=f"is {value!r} and, in settings, {getattr(given, name)!r}",
+                expected="one of them was expected",
+                fix=f"Leave {name} out of either.",
+            )
+    return replace(default if given is None else given, **plain)

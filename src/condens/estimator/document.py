@@ -1,116 +1,121 @@
-"""What a model file holds of an `MDNRegressor`, and the regressor back from it.
+"""What a model file holds of an `MDNRegressor`, as JSON values and tensors.
 
-A regressor that is made from a file must describe itself as the file does; else the file is
-refused.
+A model that is read must describe itself as its file does; otherwise the file is refused.
 """
 
 import copy
 import math
 import numbers
-import warnings
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from condens.data import TableEncoder
-from condens.errors import ArgumentError, CondensError, ModelFileError
+from condens.errors import ArgumentError, ModelFileError
+from condens.estimator.inputs import Inputs
 from condens.evaluation.conformal import Calibration
 from condens.nn import DensityNetwork, TableMLP
 from condens.persistence import network_from_dict, network_to_dict
-from condens.persistence.header import canonical, reason, short
+from condens.persistence.faults import reason, short
+from condens.persistence.header import canonical
 from condens.training import History, Settings
 from condens.transforms import Real
 
 Document = dict[str, Any]
+Backbone = Callable[[int], nn.Module]
 
-# Parameters of the constructor that JSON can hold as they are.
-_PLAIN = (
+# Parameters that JSON can hold as they are. Not `directory`: a file that a stranger made would
+# say where `fit` writes.
+PLAIN_PARAMETERS = (
+    "batch_size",
+    "calibration_fraction",
     "covariance",
     "depth",
+    "device",
     "dropout",
+    "epochs",
+    "floor",
+    "learning_rate",
     "n_components",
     "n_members",
-    "calibration_fraction",
     "random_state",
+    "rank",
+    "validation_fraction",
     "verbose",
     "warm_start",
     "width",
 )
-_FIELDS = {
-    "backbone",
-    "encoder",
-    "flat",
-    "history",
-    "network",
-    "parameters",
-    "seed",
-    "settings",
-}
-_LARGEST = torch.finfo(torch.float64).max
+FIELDS = {"backbone", "encoder", "flat", "history", "network", "parameters", "seed", "settings"}
+MAX_DOUBLE = torch.finfo(torch.float64).max
 
 
-def to_document(model: Any) -> tuple[Document, dict[str, Tensor]]:
-    """Return what JSON can hold of a fitted regressor, and tensors."""
-    network = _shortest(model.network_)
-    settings = model.settings
+class Fitted(NamedTuple):
+    """What a fit has learned.
+
+    Args:
+        inputs: the columns of X and y.
+        network: in double precision on the CPU.
+        history: of its training.
+        seed: that the rows held out were drawn with.
+        calibration: scores of rows that were not trained on, if there were any.
+    """
+
+    inputs: Inputs
+    network: DensityNetwork
+    history: History
+    seed: int
+    calibration: Calibration | None = None
+
+
+def to_dict(parameters: Mapping[str, Any], fitted: Fitted) -> tuple[Document, dict[str, Tensor]]:
+    """Return what JSON can hold of a model's parameters and its fit, and the tensors."""
+    network, settings = _shortest(fitted.network), parameters["settings"]
     document = {
-        "backbone": model.backbone is not None,
-        "encoder": model.encoder_.to_dict(),
-        "flat": model.flat_,
-        "history": model.history_.to_dict(),
+        "backbone": parameters["backbone"] is not None,
+        "encoder": fitted.inputs.encoder.to_dict(),
+        "flat": fitted.inputs.flat,
+        "history": fitted.history.to_dict(),
         "network": network_to_dict(network),
-        "parameters": {name: _plain(getattr(model, name)) for name in _PLAIN},
-        "seed": model.seed_,
+        "parameters": {name: _plain(parameters[name]) for name in PLAIN_PARAMETERS},
+        "seed": fitted.seed,
         "settings": None if settings is None else settings.to_dict(),
     }
     tensors = network.state_dict(prefix="network.")
-    calibration = getattr(model, "calibration_", None)
-    if calibration is not None:
-        # A file holds finite numbers only.
-        for name, scores in zip(
-            _score_names(model.n_targets_),
-            (calibration.ranks, *calibration.levels),
-            strict=True,
-        ):
-            tensors[name] = scores.clamp(max=_LARGEST)
+    if fitted.calibration is not None:
+        scores = (fitted.calibration.ranks, *fitted.calibration.levels)
+        for name, each in zip(_score_names(network.dimensions), scores, strict=True):
+            tensors[name] = each.clamp(max=MAX_DOUBLE)  # a file holds finite numbers only
     return document, tensors
 
 
-def from_document(
-    make: Callable[..., Any],
-    document: Mapping[str, Any],
-    tensors: Mapping[str, Tensor],
-    backbone: Callable[[int], nn.Module] | None,
-) -> Any:
-    """Return the regressor; raise `ModelFileError` where the document makes none."""
-    given = {key: value for key, value in document.items() if key != "kind"}
-    if given.keys() != _FIELDS:
-        raise _damaged(f"has {short(sorted(document))}", f"{sorted(_FIELDS)} were expected")
-    try:
+def from_dict(
+    document: Mapping[str, Any], tensors: Mapping[str, Tensor], backbone: Backbone | None = None
+) -> tuple[dict[str, Any], Fitted]:
+    """Return the parameters and the fit; raise `ModelFileError` where the document has none."""
+    if document.keys() != FIELDS:
+        raise _damaged(f"has {short(sorted(document))}", f"{sorted(FIELDS)} were expected")
+    with _refusing():
         encoder = TableEncoder.from_dict(document["encoder"])
-    except CondensError as error:
-        raise _no_model(error) from error
+    # Not within: an error of the user's backbone is none of the file's.
     network = _network(document, tensors, encoder, backbone)
-    try:
-        model = _model(make, document, tensors, encoder, network)
-        again, stored = to_document(model)
-    except ModelFileError:
-        raise
-    except (CondensError, AttributeError, KeyError, TypeError, ValueError, OverflowError) as error:
-        raise _no_model(error) from error
-    former = _former_names(model.n_targets_) & tensors.keys()
-    if canonical(again) != canonical(given) or stored.keys() | former != tensors.keys():
+    with _refusing():
+        parameters = _parameters(document, network)
+        fitted = _fitted(document, tensors, encoder, network)
+        again, stored = to_dict(parameters, fitted)
+        same = canonical(again) == canonical(document) and stored.keys() == tensors.keys()
+    if not same:
         raise _damaged("makes another model", "the same was expected to come out")
-    if document["backbone"]:
-        model.backbone = missing_backbone if backbone is None else backbone
-    return model
+    if backbone is not None:
+        parameters["backbone"] = backbone
+    return parameters, fitted
 
 
 def missing_backbone(columns: int) -> nn.Module:
-    """Stand for the function that made the backbone of a loaded model, and was not passed."""
+    """Stand for the `backbone` of a loaded model that was not passed to `load`."""
     raise ArgumentError(
         "backbone",
         got="is not known",
@@ -123,11 +128,11 @@ def _network(
     document: Mapping[str, Any],
     tensors: Mapping[str, Tensor],
     encoder: TableEncoder,
-    backbone: Callable[[int], nn.Module] | None,
+    backbone: Backbone | None,
 ) -> DensityNetwork:
-    """Return the network; errors that the user's own backbone causes stay as they are."""
     if type(document["backbone"]) is not bool:
-        raise _damaged("does not tell of a backbone", "true or false was expected")
+        got = f"has backbone {short(document['backbone'])}"
+        raise _damaged(got, "true or false was expected")
     if backbone is not None and (not callable(backbone) or isinstance(backbone, nn.Module)):
         raise ArgumentError(
             "backbone",
@@ -143,7 +148,7 @@ def _network(
             fix="Leave it out.",
         )
     made = None
-    # The file knows the backbones of condens itself.
+    # The file describes the backbones of condens itself.
     if backbone is not None and canonical({"kind": "custom"}) in canonical(document["network"]):
         try:
             made = backbone(encoder.columns)
@@ -157,47 +162,43 @@ def _network(
     return network_from_dict(document["network"], tensors, prefix="network.", backbone=made)
 
 
-def _model(
-    make: Callable[..., Any],
+def _parameters(document: Mapping[str, Any], network: DensityNetwork) -> dict[str, Any]:
+    """Return the arguments of the constructor, every one as a file can hold it."""
+    plain, settings = document["parameters"], document["settings"]
+    if plain.keys() != set(PLAIN_PARAMETERS):
+        raise _damaged(f"has parameters {short(sorted(plain))}", "those of condens were expected")
+    return {
+        **plain,
+        "backbone": missing_backbone if document["backbone"] else None,
+        "settings": None if settings is None else Settings.from_dict(settings),
+        "target_transform": None if network.transforms is None else list(network.transforms),
+    }
+
+
+def _fitted(
     document: Mapping[str, Any],
     tensors: Mapping[str, Tensor],
     encoder: TableEncoder,
     network: DensityNetwork,
-) -> Any:
-    _check_fit(network, encoder)
-    transforms = network.transforms or (Real(),) * network.dimensions
-    settings = document["settings"]
-    model = make(
-        **document["parameters"],
-        backbone=missing_backbone if document["backbone"] else None,
-        settings=None if settings is None else Settings.from_dict(settings),
-        target_transform=None if network.transforms is None else list(transforms),
+) -> Fitted:
+    _check_columns(network, encoder)
+    flat, seed, targets = document["flat"], document["seed"], network.dimensions
+    if type(flat) is not bool or (flat and targets > 1):
+        raise _damaged(f"has flat {short(flat)}", f"there are {targets} targets")
+    if type(seed) is not int or seed >> 31:
+        raise _damaged(f"has seed {short(seed)}", "a number below 2³¹ was expected")
+    names = _score_names(targets)
+    return Fitted(
+        Inputs(encoder, network.names, flat, network.transforms or (Real(),) * targets),
+        network.double(),
+        History.from_dict(document["history"]),
+        seed,
+        _calibration([tensors[name] for name in names]) if names[0] in tensors else None,
     )
-    model.network_, model.encoder_, model.transforms_ = network.double(), encoder, transforms
-    model.n_targets_, model.target_names_ = network.dimensions, network.names
-    model.flat_, model.seed_ = document["flat"], document["seed"]
-    if type(model.flat_) is not bool or (model.flat_ and model.n_targets_ > 1):
-        raise _damaged(f"has flat {short(model.flat_)}", f"there are {model.n_targets_} targets")
-    if type(model.seed_) is not int or model.seed_ >> 31:
-        raise _damaged(f"has seed {short(model.seed_)}", "a number below 2³¹ was expected")
-    model.history_ = History.from_dict(document["history"])
-    model.n_features_in_ = encoder.n_features
-    if encoder.feature_names is not None:
-        model.feature_names_in_ = np.array(encoder.feature_names, dtype=object)
-    names = _score_names(network.dimensions)
-    if _former_names(network.dimensions) <= tensors.keys():
-        warnings.warn(
-            "The model file has a calibration by scores that are not used any more: its regions "
-            "would not hold what they promise. Call calibrate(X, y) before predict_region.",
-            stacklevel=7,
-        )
-    elif names[0] in tensors:
-        model.calibration_ = _calibration([tensors[name] for name in names])
-    return model
 
 
-def _check_fit(network: DensityNetwork, encoder: TableEncoder) -> None:
-    """Refuse parts that each are sound but do not belong together."""
+def _check_columns(network: DensityNetwork, encoder: TableEncoder) -> None:
+    """Refuse a network and an encoder that are valid but do not belong together."""
     scaling = network.condition_scaling
     ours = (None if scaling is None else len(scaling.location), network.condition_codes)
     theirs = (encoder.columns, len(encoder.categories))
@@ -205,47 +206,52 @@ def _check_fit(network: DensityNetwork, encoder: TableEncoder) -> None:
         raise _damaged(f"has a network for {ours}", f"columns and codes are {theirs}")
     for module in network.modules():
         if isinstance(module, TableMLP) and list(module.categories) != encoder.categories:
-            came = f"has a network for {short(module.categories)} codes"
-            raise _damaged(came, f"the table has {short(encoder.categories)}")
+            got = f"has a network for {short(module.categories)} codes"
+            raise _damaged(got, f"the table has {short(encoder.categories)}")
 
 
 def _score_names(targets: int) -> list[str]:
     return ["scores.region", *(f"scores.interval.{dim}" for dim in range(targets))]
 
 
-def _former_names(targets: int) -> set[str]:
-    """Return the names of scores that nothing is calibrated by any more."""
-    return {"calibration.ranks", *(f"calibration.levels.{dim}" for dim in range(targets))}
-
-
 def _calibration(parts: Sequence[Tensor]) -> Calibration:
     for part in parts:
         flat = part.dim() == 1 and part.dtype == torch.float64
-        if not flat or not bool(((part >= 0) & (part <= _LARGEST)).all()):
-            raise _damaged("has a calibration that is none", "scores in a row were expected")
-    ranks, *levels = (torch.where(part == _LARGEST, math.inf, part) for part in parts)
+        if not flat or not bool(((part >= 0) & (part <= MAX_DOUBLE)).all()):
+            raise _damaged("has an invalid calibration", "a vector of scores was expected")
+    ranks, *levels = (torch.where(part == MAX_DOUBLE, math.inf, part) for part in parts)
     return Calibration(ranks, levels)
 
 
 def _shortest(network: DensityNetwork) -> DensityNetwork:
-    """Return the network in single precision, if that is all there is to it."""
-    short = copy.deepcopy(network).float()
-    same = zip(short.state_dict().values(), network.state_dict().values(), strict=True)
-    return short if all(torch.equal(a.double(), b.double()) for a, b in same) else network
+    """Return the network in single precision if that loses nothing."""
+    single = copy.deepcopy(network).float()
+    pairs = zip(single.state_dict().values(), network.state_dict().values(), strict=True)
+    return single if all(torch.equal(a.double(), b.double()) for a, b in pairs) else network
 
 
 def _plain(value: Any) -> Any:
-    """Return numbers of any kind as Python's, and what is neither number nor word as None."""
+    """Return numbers of any type as Python's, devices as text, anything else as None."""
     if isinstance(value, np.generic):
         value = value.item()
     if isinstance(value, numbers.Real) and not isinstance(value, bool | int):
         value = float(value)
+    if isinstance(value, torch.device):
+        value = str(value)
     return value if isinstance(value, bool | int | float | str) else None
 
 
-def _damaged(came: str, expected: str) -> ModelFileError:
-    return ModelFileError("its document", got=came, expected=expected)
+@contextmanager
+def _refusing() -> Iterator[None]:
+    """Turn any error into a `ModelFileError`: a document may be wrong in any way."""
+    try:
+        yield
+    except ModelFileError:
+        raise
+    except Exception as error:
+        got = f"makes no model ({reason(error)})"
+        raise _damaged(got, "what was saved was expected") from error
 
 
-def _no_model(error: Exception) -> ModelFileError:
-    return _damaged(f"makes no model ({reason(error)})", "what was saved was expected")
+def _damaged(got: str, expected: str) -> ModelFileError:
+    return ModelFileError("its document", got=got, expected=expected)

@@ -1,112 +1,269 @@
-"""What a model reads: tables X and y, checked against those of its fit."""
+"""Tables X and y: what a fit learns about their columns, how they are read, which are held out."""
 
+import sys
 import warnings
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Self
 
-from sklearn.utils.validation import check_is_fitted, validate_data
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from sklearn.model_selection import GroupShuffleSplit
 from torch import Tensor
 
-from condens.data import Rows, TableEncoder, TargetColumns
-from condens.errors import ArgumentError, DimensionError, ShapeError, TargetWarning
-from condens.estimator.construction import choose_transforms, transforms_asked_for
+from condens.data import Rows, Table, TableEncoder, TargetColumns
+from condens.errors import (
+    ArgumentError,
+    DimensionError,
+    ShapeError,
+    TargetTransformWarning,
+    TargetWarning,
+)
+from condens.estimator.construction import choose_transforms, requested_transforms
 from condens.transforms import Transform, choice
 
+Groups = NDArray[Any]
 
-class Tables:
-    """Tables of a model: what it has learnt of their columns, and how it reads new ones.
+NAMES = ("X", "y", "sample_weight")
+VALIDATION_NAMES = ("validation_data[0]", "validation_data[1]", "validation_data[2]")
 
-    With `reset` columns are learnt; without, they must be those that were.
+
+@dataclass(frozen=True)
+class Inputs:
+    """The columns of X and y that a model was fitted on.
+
+    Args:
+        encoder: turns X into what the network reads.
+        target_names: of the columns of y; None if it had none.
+        flat: whether y had no axis for the targets.
+        transforms: of the targets, one for each.
     """
 
-    target_transform: Any
-    encoder_: TableEncoder
-    transforms_: tuple[Transform, ...]
-    n_targets_: int
-    target_names_: tuple[str, ...] | None
-    flat_: bool
+    encoder: TableEncoder
+    target_names: tuple[str, ...] | None
+    flat: bool
+    transforms: tuple[Transform, ...]
 
-    def _condition(self, X: Any, *, reset: bool = False) -> Tensor:  # noqa: N803
-        """Return rows as the network reads them [n, C]."""
-        if reset:
-            self.encoder_ = TableEncoder.fit(X, "X")
-        else:
-            check_is_fitted(self)
-        if getattr(X, "ndim", 2) == 2:
-            try:
-                validate_data(self, X, reset=reset, skip_check_array=True)
-            except ValueError as error:
-                told = str(error).rstrip().rstrip(".")
-                raise ShapeError(f"{told}. Pass {self.encoder_.described}, or fit again.") from None
-            except (TypeError, LookupError):  # what is no table is refused below, by name
-                pass
-        return self.encoder_.encode(X, "X")
+    @classmethod
+    def fit(
+        cls,
+        X: Any,  # noqa: N803
+        y: Any,
+        sample_weight: Any,
+        target_transform: Any,
+    ) -> tuple[Self, Rows]:
+        """Learn the columns; return them and the rows."""
+        _require(y)
+        table = Table.read(X, "X")
+        target = TargetColumns.of(y, "y")
+        encoder = TableEncoder.fit(table, "X")
+        transforms = _choose_transforms(target_transform, target)
+        inputs = cls(encoder, target.names, target.flat, transforms)
+        rows = Rows.of(encoder.encode(table, "X"), target.values, sample_weight, names=NAMES)
+        return inputs, inputs.supported(rows)
 
-    def _rows(self, X: Any, y: Any, sample_weight: Any, *, reset: bool) -> Rows:  # noqa: N803
-        """Return checked rows, X encoded."""
-        if y is None:
-            came = "requires y to be passed, but the target y is None"
-            raise ArgumentError(f"{type(self).__name__} {came}. Pass the targets.")
-        condition = self._condition(X, reset=reset)
-        target = TargetColumns.of(y, "y", observed=reset)
-        if reset:
-            self.n_targets_, self.flat_ = target.values.shape[1], target.flat
-            self.target_names_ = target.names
-            self.transforms_ = self._choose_transforms(target.values)
-        else:
-            target = self._those_fitted(target)
-        return Rows.of(condition, target.values, sample_weight, names=("X", "y", "sample_weight"))
+    @property
+    def n_targets(self) -> int:
+        """D."""
+        return len(self.transforms)
 
-    def _those_fitted(self, target: TargetColumns) -> TargetColumns:
-        """Return targets in the order of the fit, by their names if they have any."""
-        count, names = target.values.shape[1], target.names
-        ours = f"{self.n_targets_} target(s)"
-        if self.target_names_ is not None:
-            ours += f" ({', '.join(self.target_names_)})"
-        expected, remedy = f"the model was fitted on {ours}", "Pass those columns, or fit again."
-        if count != self.n_targets_:
-            raise ShapeError("y", got=f"has {count} column(s)", expected=expected, fix=remedy)
-        if names is None or self.target_names_ is None:
-            return target
-        if set(names) != set(self.target_names_):
-            raise DimensionError(
-                "y", got=f"has columns {', '.join(names)}", expected=expected, fix=remedy
+    @property
+    def labels(self) -> Sequence[str | int]:
+        """The names of the targets, or their numbers."""
+        return self.target_names or range(self.n_targets)
+
+    def condition(self, X: Any, name: str = "X") -> Tensor:  # noqa: N803
+        """Return X as the network reads it [n, C]."""
+        return self.encoder.encode(X, name)
+
+    def rows(
+        self,
+        X: Any,  # noqa: N803
+        y: Any,
+        sample_weight: Any = None,
+        *,
+        names: tuple[str, str, str] = NAMES,
+    ) -> Rows:
+        """Return checked rows: X encoded, the columns of y in the order of the fit."""
+        _require(y)
+        condition = self.condition(X, names[0])
+        return Rows.of(condition, self._target(y, names[1]), sample_weight, names=names)
+
+    def validation(self, data: Any) -> Rows:
+        """Return the rows of `validation_data`: (X, y) or (X, y, sample_weight)."""
+        if not isinstance(data, tuple | list) or len(data) not in (2, 3):
+            raise ArgumentError(
+                "validation_data",
+                got=f"is a {type(data).__name__}",
+                expected="(X, y) or (X, y, sample_weight) was expected",
+                fix="Pass a tuple of these.",
             )
-        return target.in_order(self.target_names_)
+        rows = self.rows(*data, names=VALIDATION_NAMES)
+        return self.supported(rows, VALIDATION_NAMES[1]).observed(VALIDATION_NAMES[1])
 
-    def _check_support(self, target: Tensor) -> None:
-        """Refuse targets that have no density."""
-        labels = self.target_names_ or range(self.n_targets_)
-        for label, own, column in zip(labels, self.transforms_, target.unbind(1), strict=True):
-            own.check(f"y, column {label!r},", column)
+    def supported(self, rows: Rows, name: str = "y") -> Rows:
+        """Return the rows; refuse targets outside the support of their transform."""
+        for label, transform, column in zip(
+            self.labels, self.transforms, rows.target.unbind(1), strict=True
+        ):
+            transform.check(f"{name}, column {label!r},", column)
+        return rows
 
-    def _choose_transforms(self, target: Tensor) -> tuple[Transform, ...]:
-        """Return the map of each target, from what was asked for or from the data."""
-        labels = self.target_names_ or range(self.n_targets_)
-        proposed: dict[int, Transform] = {}
+    def _target(self, y: Any, name: str) -> Tensor:
+        """Return targets [n, D], taken by their names where both tables have them."""
+        given = TargetColumns.of(y, name, observed=False)
+        count, theirs, ours = given.values.shape[1], given.names, self.target_names
+        listed = "" if ours is None else f" ({', '.join(ours)})"
+        expected = f"the model was fitted on {self.n_targets} target(s){listed}"
+        fix = "Pass those columns, or fit again."
+        if count != self.n_targets:
+            raise ShapeError(name, got=f"has {count} column(s)", expected=expected, fix=fix)
+        if ours is None or theirs is None:
+            return given.values
+        if set(theirs) != set(ours):
+            got = f"has columns {', '.join(theirs)}"
+            raise DimensionError(name, got=got, expected=expected, fix=fix)
+        return given.in_order(ours).values
 
-        def propose(place: int) -> Transform:
-            return proposed.setdefault(place, choice.propose(target[:, place]))
 
-        transforms = choose_transforms(self.target_transform, labels, propose)
-        if proposed:
-            told = ", ".join(f"{labels[place]!r}: {own}" for place, own in proposed.items())
-            warnings.warn(
-                f"target_transform: 'auto' chose {{{told}}}. Pass these to be sure of them.",
-                stacklevel=6,
-            )
-        asked = transforms_asked_for(self.target_transform, labels)
-        heavy = [
-            repr(label)
-            for label, given, column in zip(labels, asked, target.unbind(1), strict=True)
-            if given is None and choice.spans_decades(column)
-        ]
-        if heavy:
-            warnings.warn(
-                f"y is positive in column(s) {', '.join(heavy)} and reaches over orders of "
-                "magnitude, which a mixture of a few Gaussians hardly does. Pass "
-                "target_transform='positive', in {name: …} for some columns, or 'real' to leave "
-                "it as it is.",
-                TargetWarning,
-                stacklevel=6,
-            )
-        return transforms
+def _require(y: Any) -> None:
+    if y is None:
+        # The words of scikit-learn, which users know and search for.
+        message = "MDNRegressor requires y to be passed, but the target y is None"
+        raise ArgumentError(f"{message}. Pass the targets.")
+
+
+def _choose_transforms(spec: Any, target: TargetColumns) -> tuple[Transform, ...]:
+    """Return the transform of each target; warn of those chosen, and of those that are missing."""
+    columns = target.values.unbind(1)
+    labels = target.names or range(len(columns))
+    proposed: dict[int, Transform] = {}
+
+    def propose(place: int) -> Transform:
+        return proposed.setdefault(place, choice.propose(columns[place]))
+
+    transforms = choose_transforms(spec, labels, propose)
+    if proposed:
+        chosen = ", ".join(f"{labels[i]!r}: {transform}" for i, transform in proposed.items())
+        warnings.warn(
+            f"target_transform: 'auto' chose {{{chosen}}}. Pass these to be sure of them.",
+            TargetTransformWarning,
+            stacklevel=caller_level(),
+        )
+    skewed = [
+        repr(label)
+        for label, given, column in zip(
+            labels, requested_transforms(spec, labels), columns, strict=True
+        )
+        if given is None and choice.spans_decades(column)
+    ]
+    if skewed:
+        warnings.warn(
+            f"y is positive in column(s) {', '.join(skewed)} and spans orders of magnitude, which "
+            "a mixture of a few Gaussians fits badly. Pass target_transform='positive', in "
+            "{name: …} for some columns, or 'real' to leave it as it is.",
+            TargetWarning,
+            stacklevel=caller_level(),
+        )
+    return transforms
+
+
+def caller_level() -> int:
+    """Return the `stacklevel` of a warning's first caller outside the package."""
+    level, frame = 1, sys._getframe(1)
+    while frame.f_back is not None and frame.f_globals["__name__"].startswith("condens."):
+        level, frame = level + 1, frame.f_back
+    return level
+
+
+# Rows held out for validation and calibration.
+
+
+def read_groups(groups: Any, n_rows: int) -> Groups | None:
+    """Return the group of each row [n]."""
+    if groups is None:
+        return None
+    array: Groups = np.asarray(groups)
+    if array.shape != (n_rows,):
+        raise ShapeError(
+            "groups",
+            got=f"has shape {list(array.shape)}",
+            expected=f"there are {n_rows} rows",
+            fix="Pass one group a row.",
+        )
+    return array
+
+
+class Division(NamedTuple):
+    """The rows of a fit, divided; `rows_left_out` were not observed, or no part of a split."""
+
+    rows: Rows
+    validation: Rows | None
+    calibration: Rows | None
+    rows_left_out: int
+
+
+def divide(
+    given: Rows,
+    groups: Groups | None,
+    *,
+    splitter: Any,
+    calibration_fraction: float,
+    validation_fraction: float,
+    validation: Rows | None,
+    seed: int,
+) -> Division:
+    """Hold out rows for calibration, then for validation.
+
+    Without splitter and groups the training loop takes validation rows itself, at random.
+    """
+    random = splitter is None and groups is None
+    # A splitter sees all rows, as the user counts them.
+    rows, calibration, count = given.observed("y") if random else given, None, len(given)
+    if calibration_fraction:
+        rows, groups, calibration = _hold_out(rows, groups, splitter, calibration_fraction, seed)
+        count -= len(calibration)
+    if validation is None and validation_fraction and not random:
+        rows, groups, validation = _hold_out(rows, groups, splitter, validation_fraction, seed)
+        count -= len(validation)
+    rows = rows.observed("y")
+    return Division(rows, validation, calibration, count - len(rows))
+
+
+def _hold_out(
+    rows: Rows, groups: Groups | None, splitter: Any, fraction: float, seed: int
+) -> tuple[Rows, Groups | None, Rows]:
+    """Return the rows that stay, their groups, and the rows that are held out.
+
+    These are the test rows of the splitter's last split, and its training rows stay; without a
+    splitter, a random fraction of the groups; without groups, of the rows.
+    """
+    if splitter is None and groups is None:
+        rest, held_out = rows.split(fraction, seed)
+        return rest, None, held_out
+    subject = "groups" if splitter is None else "splitter"
+    if splitter is None:
+        splitter = GroupShuffleSplit(1, test_size=fraction, random_state=seed)
+    table, target = rows.condition.numpy(), rows.target.numpy()
+    try:
+        *_, last = splitter.split(table, target, groups)
+        stay, held = (np.asarray(part, dtype=np.int64) for part in last)
+        counts = np.bincount(np.concatenate([stay, held]), minlength=len(rows))
+    except Exception as error:  # code of others
+        reason = f"{type(error).__name__}: {str(error)[:200]}".rstrip(".")
+        raise ArgumentError(
+            subject,
+            got=f"cannot divide {len(rows)} rows ({reason})",
+            expected="validation and calibration rows are held out by it",
+            fix="Pass more groups, the groups= that the splitter needs, or another splitter.",
+        ) from error
+    if len(counts) > len(rows) or counts.max() > 1 or not len(stay) or not len(held):
+        raise ArgumentError(
+            subject,
+            got=f"gives {len(stay)} training and {len(held)} test rows of {len(rows)}",
+            expected="some of each, none of them twice, were expected",
+            fix="Pass a splitter that divides any number of rows, such as GroupShuffleSplit().",
+        )
+    kept, out = (rows.take(torch.from_numpy(part)) for part in (stay, held))
+    return kept, None if groups is None else groups[stay], out.observed("y")

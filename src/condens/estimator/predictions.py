@@ -1,11 +1,9 @@
-"""What a fitted model answers, as arrays: everything is asked of its densities."""
+"""Predictions as arrays: moments, quantiles, intervals and draws of the predicted densities."""
 
-import sys
 import warnings
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from numbers import Integral
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -13,194 +11,141 @@ from numpy.typing import NDArray
 from sklearn.utils import check_random_state
 from torch import Generator, Tensor
 
-from condens.data import TableEncoder
-from condens.distributions import checks
+from condens.distributions.gaussian import GaussianMixture
+from condens.distributions.low_rank import LowRankMixture
+from condens.distributions.transformed import TransformedMixture
 from condens.errors import ArgumentError, ExtrapolationWarning
-from condens.estimator.construction import check_flag
+from condens.estimator.inputs import caller_level
 from condens.evaluation.conformal import Calibration
 from condens.nn import DensityNetwork
 
 Array = NDArray[np.float64]
+Mixture = GaussianMixture | LowRankMixture | TransformedMixture
 
-# Rows whose densities exist at a time where only numbers taken from them are asked for.
-BLOCK = 5000
+# Rows whose densities are in memory at a time where only numbers computed from them are returned.
+ROWS_PER_BLOCK = 5000
 # Columns listed in a warning.
-LISTED = 5
+MAX_LISTED_COLUMNS = 5
+# Widest component in moments of positive targets and counts, in standard deviations of the
+# logarithms of the fitted targets.
+MAX_LOG_SCALE = 3.0
 
 
-class Predictions(ABC):
-    """Predictions of a model that maps rows to densities.
+@dataclass(frozen=True)
+class Predictions:
+    """The predicted densities of some rows, and arrays computed from them block by block.
 
-    y may have been one column without an axis of its own; then no answer has that axis.
+    Args:
+        network: in double precision on the CPU.
+        condition: what it reads [n, C].
+        flat: whether y had no axis for the targets; then no array has it either.
     """
 
-    flat_: bool
-    encoder_: TableEncoder
-    network_: DensityNetwork
+    network: DensityNetwork
+    condition: Tensor
+    flat: bool
 
-    @abstractmethod
-    def _condition(self, X: Any) -> Tensor:  # noqa: N803
-        """Return rows as the network reads them [n, C]."""
+    @torch.no_grad()
+    def densities(self) -> Mixture:
+        """Return the densities of all rows, a batch of n."""
+        found: Mixture = self.network(self.condition)
+        return found
 
-    @abstractmethod
-    def _densities(self, condition: Tensor) -> Any:
-        """Return a batch of densities in y's own units, in double precision on the CPU."""
+    def blocks(self) -> Iterator[Mixture]:
+        """Yield the densities of some rows at a time."""
+        for part in self.condition.split(ROWS_PER_BLOCK):
+            yield Predictions(self.network, part, self.flat).densities()
 
-    @abstractmethod
-    def _calibration(self) -> Calibration:
-        """Return the scores that `calibrate` took; refuse where it was not called."""
+    def mean(self) -> Array:
+        """Return the means, [n] or [n, D]."""
+        return self._each(lambda part: _finite(self._bounded(part).mean))
 
-    @abstractmethod
-    def _for_moments(self, densities: Any) -> Any:
-        """Return densities whose moments are bounded by what the data were like."""
+    def moments(self, spread: Literal["stddev", "covariance_matrix"]) -> tuple[Array, Array]:
+        """Return the means and, of the same densities, a measure of their spread."""
+        parts = map(self._bounded, self.blocks())
+        pairs = [(_finite(part.mean), _finite(getattr(part, spread))) for part in parts]
+        mean, other = (torch.cat(column) for column in zip(*pairs, strict=True))
+        return self._shaped(mean, 1), self._shaped(other, 1 if spread == "stddev" else None)
 
-    def predict_dist(self, X: Any) -> Any:  # noqa: N803
-        """Return the joint densities of the targets, a batch of n, in y's own units.
-
-        A `GaussianMixture`; a `LowRankMixture` for the covariance `low_rank`, and a
-        `TransformedMixture` where targets are transformed.
-
-        As every prediction, it warns of rows of X that are far outside those of the fit (by more
-        than half of a column's range). Their densities are finite, and no narrower than at the
-        edge of the fitted rows, but no data support them.
-        """
-        return self._densities(self._familiar(X))
-
-    def predict(
-        self,
-        X: Any,  # noqa: N803
-        return_std: bool = False,
-        return_cov: bool = False,
-    ) -> Array | tuple[Array, Array]:
-        """Return the means, [n] or [n, D] as y was.
-
-        With `return_std` the standard deviations too, of the same shape; with `return_cov`
-        the covariances of each row's targets, [n, D, D].
-
-        Positive targets and counts have moments that a component's width decides more than
-        its weight. Here no component counts as wider, in log y, than three times the targets
-        of the fit; `predict_dist(X).mean` has no such bound. What is beyond double precision
-        comes as its largest number.
-        """
-        check_flag("return_std", return_std)
-        check_flag("return_cov", return_cov)
-        if return_std and return_cov:
-            raise ArgumentError(
-                "return_std and return_cov",
-                got="are both true",
-                expected="one of them was expected",
-                fix="The diagonal of the covariance holds the squares of the deviations.",
-            )
-        if not return_std and not return_cov:
-            return self._each(X, lambda part: _held(self._for_moments(part).mean))
-        spread = "stddev" if return_std else "covariance_matrix"
-        parts = map(self._for_moments, self._parts(X))
-        answers = [(_held(part.mean), _held(getattr(part, spread))) for part in parts]
-        mean, other = (torch.cat(column) for column in zip(*answers, strict=True))
-        return self._shaped(mean, 1), self._shaped(other, 1 if return_std else None)
-
-    def predict_quantiles(
-        self,
-        X: Any,  # noqa: N803
-        quantiles: Any = (0.05, 0.5, 0.95),
-    ) -> Array:
+    def quantiles(self, quantiles: Any) -> Array:
         """Return quantiles of each target alone, [n, Q] or [n, D, Q]."""
         levels = _levels(quantiles)[:, None]
 
-        def ask(part: Any) -> Tensor:
+        def ask(part: Mixture) -> Tensor:
             each = torch.stack([part.quantile(levels, dim) for dim in range(part.dimensions)])
             # Only the ends of the real line are infinite.
-            return torch.where((levels > 0) & (levels < 1), _held(each), each).permute(2, 0, 1)
+            return torch.where((levels > 0) & (levels < 1), _finite(each), each).permute(2, 0, 1)
 
-        return self._each(X, ask)
+        return self._each(ask)
 
-    def predict_interval(
-        self,
-        X: Any,  # noqa: N803
-        coverage: float = 0.9,
-        *,
-        calibrated: bool = False,
-    ) -> Array:
-        """Return intervals that the model gives this probability, [n, 2] or [n, D, 2].
+    def intervals(self, coverage: float, calibration: Calibration | None) -> Array:
+        """Return intervals with equal tails, or calibrated ones, [n, 2] or [n, D, 2]."""
 
-        For each target alone, with equal tails. `calibrated` ones hold this share of new
-        targets, on average over rows like those of `calibrate`, be the model right or not.
-        """
-        check_flag("calibrated", calibrated)
-        coverage = checks.check_coverage("coverage", coverage)
-        calibration = self._calibration() if calibrated else None
-
-        def ask(part: Any) -> Tensor:
+        def ask(part: Mixture) -> Tensor:
             if calibration is not None:
-                return _held(torch.stack(calibration.interval(part, coverage), -1))
+                return _finite(torch.stack(calibration.interval(part, coverage), -1))
             ends = [part.marginal(dim).interval(coverage) for dim in range(part.dimensions)]
-            return _held(torch.stack([torch.cat(pair, -1) for pair in ends], 1))
+            return _finite(torch.stack([torch.cat(pair, -1) for pair in ends], 1))
 
-        return self._each(X, ask)
+        return self._each(ask)
 
-    def sample(
-        self,
-        X: Any,  # noqa: N803
-        n_samples: int = 1,
-        random_state: Any = None,
-    ) -> Array:
-        """Draw targets, [S, n] or [S, n, D]."""
-        whole = isinstance(n_samples, Integral) and not isinstance(n_samples, bool)
-        if not whole or int(n_samples) < 1:
-            raise ArgumentError(
-                "n_samples",
-                got=f"is {n_samples!r}",
-                expected="a whole number from 1 was expected",
-                fix="Pass 1000, for instance.",
-            )
-        seed = draw_seed(random_state)
-        drawn = self.predict_dist(X).sample(
-            (int(n_samples),), generator=Generator().manual_seed(seed)
-        )
-        return self._shaped(drawn, 2)
+    def samples(self, n_samples: int, seed: int) -> Array:
+        """Return draws, [S, n] or [S, n, D]."""
+        generator = Generator().manual_seed(seed)
+        return self._shaped(self.densities().sample((n_samples,), generator=generator), 2)
 
-    def _parts(self, X: Any) -> Iterator[Any]:  # noqa: N803
-        """Yield the densities of some rows at a time."""
-        return map(self._densities, self._familiar(X).split(BLOCK))
+    def log_prob(self, target: Tensor) -> Array:
+        """Return the log density of the observed entries of each row [n]."""
+        pairs = zip(self.blocks(), target.split(ROWS_PER_BLOCK), strict=True)
+        scores: Array = torch.cat([part.observed_log_prob(some) for part, some in pairs]).numpy()
+        return scores
 
-    def _familiar(self, X: Any) -> Tensor:  # noqa: N803
-        """Return rows as the network reads them, with a warning of those that are far out."""
-        condition, scaling = self._condition(X), self.network_.condition_scaling
+    def warn_of_extrapolation(self, labels: list[str]) -> None:
+        """Warn of rows far outside those of the fit; `labels` are the names of the columns."""
+        scaling = self.network.condition_scaling
         if scaling is None:
-            return condition
-        outside = scaling.outside(condition)
+            return
+        outside = scaling.outside(self.condition)
         counts = outside.sum(0)
         columns = counts.nonzero().flatten().tolist()
-        if columns:
-            labels = self.encoder_.labels
-            told = [
-                f"{labels[c]} in {counts[c]} row(s), where {scaling.lower[c]:.6g} to "
-                f"{scaling.upper[c]:.6g} was fitted"
-                for c in columns[:LISTED]
-            ]
-            if len(columns) > LISTED:
-                told.append(f"and {len(columns) - LISTED} more column(s)")
-            warnings.warn(
-                f"X is far outside the rows of the fit in {int(outside.any(1).sum())} of "
-                f"{len(condition)} row(s): {'; '.join(told)}. No data support these predictions: "
-                "leave such rows out, or fit on rows like them.",
-                ExtrapolationWarning,
-                stacklevel=_callers(),
-            )
-        return condition
+        if not columns:
+            return
+        listed = [
+            f"{labels[c]} in {counts[c]} row(s), where {scaling.lower[c]:.6g} to "
+            f"{scaling.upper[c]:.6g} was fitted"
+            for c in columns[:MAX_LISTED_COLUMNS]
+        ]
+        if len(columns) > MAX_LISTED_COLUMNS:
+            listed.append(f"and {len(columns) - MAX_LISTED_COLUMNS} more column(s)")
+        warnings.warn(
+            f"X is far outside the rows of the fit in {int(outside.any(1).sum())} of "
+            f"{len(outside)} row(s): {'; '.join(listed)}. No data support these predictions: "
+            "leave such rows out, or fit on rows like them.",
+            ExtrapolationWarning,
+            stacklevel=caller_level(),
+        )
 
-    def _each(self, X: Any, ask: Callable[[Any], Tensor]) -> Array:  # noqa: N803
-        """Ask the densities of some rows at a time for answers [n, D, ...]."""
-        return self._shaped(torch.cat([ask(part) for part in self._parts(X)]), 1)
+    def _bounded(self, part: Mixture) -> Mixture:
+        """Return densities with bounded components in the targets whose moments grow with exp."""
+        transforms = self.network.transforms or ()
+        exponential = torch.tensor([transform.exponential for transform in transforms])
+        if not bool(exponential.any()):
+            return part
+        widest = MAX_LOG_SCALE * self.network.target_scaling.scale
+        return part.narrowed(torch.where(exponential, widest, torch.inf))  # type: ignore[union-attr]
+
+    def _each(self, ask: Callable[[Mixture], Tensor]) -> Array:
+        """Ask some rows at a time for answers [n, D, ...]."""
+        return self._shaped(torch.cat([ask(part) for part in self.blocks()]), 1)
 
     def _shaped(self, answer: Tensor, axis: int | None) -> Array:
-        """Return an array without the axis of the targets, if y had none."""
-        array: Array = (answer if axis is None or not self.flat_ else answer.squeeze(axis)).numpy()
+        """Return an array, without the axis of the targets if y had none."""
+        array: Array = (answer.squeeze(axis) if self.flat and axis is not None else answer).numpy()
         return array
 
 
 def draw_seed(random_state: Any) -> int:
-    """Return a seed below 2³¹ from what scikit-learn calls a random state."""
+    """Return a seed below 2³¹ from a random state of scikit-learn."""
     try:
         return int(check_random_state(random_state).randint(2**31 - 1))
     except (TypeError, ValueError):
@@ -212,8 +157,8 @@ def draw_seed(random_state: Any) -> int:
         ) from None
 
 
-def _held(answers: Tensor) -> Tensor:
-    """Return the largest number for what is beyond: no target is, and no score takes infinity."""
+def _finite(answers: Tensor) -> Tensor:
+    """Return the largest number for what overflows: scikit-learn's scores refuse infinity."""
     largest = torch.finfo(answers.dtype).max
     return answers.clamp(-largest, largest)
 
@@ -233,11 +178,3 @@ def _levels(quantiles: Any) -> Tensor:
             fix="For the median, pass 0.5.",
         )
     return torch.from_numpy(levels)
-
-
-def _callers() -> int:
-    """Return the `stacklevel` of a warning's first caller outside the package."""
-    level, frame = 1, sys._getframe(1)
-    while frame.f_back is not None and frame.f_globals["__name__"].startswith("condens."):
-        level, frame = level + 1, frame.f_back
-    return level

@@ -2,99 +2,135 @@
 
 import copy
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, Literal, Self
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.metrics import r2_score
-from sklearn.utils.validation import check_is_fitted
-from torch import Generator, Tensor, nn
+from sklearn.utils.validation import check_is_fitted, validate_data
+from torch import Generator, nn
 
 from condens import persistence
-from condens.data import Rows
-from condens.errors import (
-    ArgumentError,
-    CondensError,
-    ModelFileError,
-    TrainingError,
-    UnusedComponentsWarning,
-)
-from condens.estimator import document as regressor_file
+from condens.data import Rows, TableEncoder
+from condens.distributions import checks
+from condens.errors import ArgumentError, ModelFileError, ShapeError, TrainingError
 from condens.estimator.construction import (
-    check_kept,
+    SETTING_NAMES,
+    Architecture,
+    changed,
+    check_flag,
     check_parameter,
     check_parameters,
-    make_network,
-    make_networks,
+    choose_transforms,
+    combine_settings,
+    n_components_of,
 )
-from condens.estimator.inputs import Tables
-from condens.estimator.predictions import BLOCK, Array, Predictions, draw_seed
+from condens.estimator.document import Fitted, from_dict, to_dict
+from condens.estimator.inputs import Division, Inputs, caller_level, divide, read_groups
+from condens.estimator.predictions import Array, Mixture, Predictions, draw_seed
 from condens.evaluation.conformal import Calibration, Region
 from condens.nn import DensityNetwork
-from condens.persistence.container import naming
-from condens.persistence.header import reason, short
-from condens.training import History, Settings, default_components, default_settings, train
+from condens.persistence.faults import naming, short
+from condens.scalars import as_whole
+from condens.training import Epoch, History, Settings, default_components, default_settings
 from condens.training.interruption import how_far, interruption
-from condens.training.loop import KEPT, gradients
-from condens.training.selection import MAX_COMPONENTS, reduce_components
+from condens.training.loop import KEPT, gradients, run, tell
+from condens.training.selection import select
+from condens.transforms import Transform
 
-# The rate of `partial_fit`, a share of that of `fit`, which falls to zero.
-STREAM = 0.1
-# How wide a component may be for moments, in deviations of the logarithms of the fit's targets.
-WIDEST = 3.0
+# Parameters that describe the networks.
+OPTION_NAMES = ("covariance", "rank", "floor", "width", "depth", "dropout", "n_members", "backbone")
+UNCHANGED = (
+    "The model is as it was before. learning_rate and floor are parameters of the model; pass "
+    "clip and target_noise in settings=Settings(…)."
+)
+# Learning rate of `partial_fit`, as a fraction of that of `fit`, which falls to zero.
+PARTIAL_FIT_RATE = 0.1
 
 
-class MDNRegressor(Tables, Predictions, RegressorMixin, BaseEstimator):  # type: ignore[misc]
+class MDNRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     """A mixture density network: p(y | x) as a Gaussian mixture with full covariances.
 
     Args:
-        n_components: of the mixture; by default what suits the number of rows, see
-            `condens.training.default_components`. "auto" finds how many the data ask for, at
+        n_components: of the mixture; by default 3, 5 or 10 by the number of rows, see
+            `condens.training.default_components`. "auto" finds how many the data need, at
             several times the cost.
         covariance: `full`, `diagonal`, `isotropic`, `tied` or `low_rank`.
+        rank: of the covariance `low_rank`; 5 by default.
+        floor: smallest scale of a component, in standard deviations of the targets; 0.001 by
+            default. Raise it where components collapse.
         width, depth: of the network's hidden layers.
-        dropout: share of a hidden layer's outputs set to zero in training.
+        dropout: fraction of a hidden layer's outputs set to zero in training.
         n_members: networks whose densities are averaged.
         target_transform: for constrained targets: "positive", "count", "integer", "unit", a
             tuple (lower, upper) or a `condens.transforms.Transform`, for all targets, in a list
-            with one for each, or as {name: …}. "auto" proposes what suits the data, and says so.
-        calibration_fraction: share of the rows kept from training for `calibrate`, where each
-            counts once.
+            with one for each, or as {name: …}. "auto" chooses by the data, with a warning that
+            names its choice.
         backbone: makes, from the number of condition columns, a module that maps them to
             features [b, F] and has F as attribute `features`; in place of an MLP.
-        settings: how to train, see `condens.training.Settings`; by default what suits the
-            number of rows, `condens.training.default_settings`. The seed is drawn from
+        epochs, batch_size, learning_rate: as in `settings`; the other settings keep their
+            defaults.
+        validation_fraction: fraction of the rows, or of the groups, held out for early stopping;
+            0.1 by default.
+        calibration_fraction: fraction of the rows, or of the groups, kept from training for
+            `calibrate`, where each counts once.
+        splitter: a splitter of scikit-learn that decides which rows are held out, such as
+            `TimeSeriesSplit()`: the test rows of its last split, for validation. With a
+            `calibration_fraction` above 0 these rows are for calibration, and the splitter
+            divides its training rows once more for validation. Its sizes count, not the
+            fractions.
+        settings: how to train, see `condens.training.Settings`; by default
+            `condens.training.default_settings` of the number of rows. The seed is drawn from
             `random_state`.
-        warm_start: let `fit` go on from the network and the scales of the last one. Give it the
-            same rows then, or some that are all new: those held out before stay held out.
+        directory: where `fit` keeps its state: interrupted or killed, the same call continues
+            from there and ends with the bytes of an uninterrupted fit. It needs a
+            `random_state`.
+        device: where to train, such as "cuda"; the CPU by default. Predictions are made on
+            the CPU.
+        callbacks: a function, or a list of them, called with every `condens.training.Epoch`
+            that ends; one that returns True stops the fit.
+        warm_start: let `fit` continue from the network and the scales of the last one. Pass
+            the same rows then, or only new ones: those held out before are held out again.
         verbose: show progress.
         random_state: a seed, for the same bytes in every fit.
 
     Attributes:
         network_: the fitted network.
-        history_: what happened in training.
-        transforms_: what `target_transform` came to, one map for each target.
+        n_components_: the number of components, of each member.
+        n_iter_: the number of epochs.
+        loss_curve_: the training loss of every epoch.
+        history_: everything about the training, see `condens.training.History`.
+        inputs_: the columns of X and y: encoder, names and transforms.
+        encoder_: turns X into what the network reads.
+        transforms_: the transform of each target.
         n_targets_, target_names_: the columns of y; the names are None if it had none.
-        calibration_: scores of the rows of `calibrate`, where there were some.
+        calibration_: scores of the rows of `calibrate`, if there were any.
         n_features_in_, feature_names_in_: the columns of X.
 
     An entry of y that is NaN was not observed: its row counts with the exact density of its
     other entries. Columns of X may be numbers, booleans or, in a data frame, categories, and
     all of them may have missing values.
 
+    A model file has every parameter except `directory`, `splitter`, `callbacks` and a
+    `random_state` that is not a number.
+
     >>> import numpy as np
     >>> rng = np.random.default_rng(0)
     >>> X = rng.normal(size=(300, 2))
     >>> y = X @ [[1.0, 0.0], [1.0, 2.0]] + 0.1 * rng.normal(size=(300, 2))
-    >>> model = MDNRegressor(random_state=0, settings=Settings(epochs=20)).fit(X, y)
+    >>> model = MDNRegressor(random_state=0, epochs=20).fit(X, y)
     >>> model.predict_dist(X[:5])
     GaussianMixture(batch_shape=[5], n_components=3, dimensions=2, covariance='full')
     """
 
     network_: DensityNetwork
     history_: History
+    inputs_: Inputs
     calibration_: Calibration
     seed_: int
 
@@ -103,51 +139,110 @@ class MDNRegressor(Tables, Predictions, RegressorMixin, BaseEstimator):  # type:
         n_components: int | Literal["auto"] | None = None,
         *,
         covariance: str = "full",
+        rank: int | None = None,
+        floor: float | None = None,
         width: int = 128,
         depth: int = 2,
         dropout: float = 0.0,
         n_members: int = 1,
         target_transform: Any = None,
-        calibration_fraction: float = 0.0,
         backbone: Callable[[int], nn.Module] | None = None,
+        epochs: int | None = None,
+        batch_size: int | Literal["rule"] | None = None,
+        learning_rate: float | None = None,
+        validation_fraction: float | None = None,
+        calibration_fraction: float = 0.0,
+        splitter: Any = None,
         settings: Settings | None = None,
+        directory: str | os.PathLike[str] | None = None,
+        device: str | torch.device | None = None,
+        callbacks: Callable[[Epoch], object] | Sequence[Callable[[Epoch], object]] | None = None,
         warm_start: bool = False,
         verbose: bool = False,
-        random_state: Any = None,
+        random_state: int | np.random.RandomState | None = None,
     ) -> None:
         self.n_components = n_components
         self.covariance = covariance
+        self.rank = rank
+        self.floor = floor
         self.width = width
         self.depth = depth
         self.dropout = dropout
         self.n_members = n_members
         self.target_transform = target_transform
-        self.calibration_fraction = calibration_fraction
         self.backbone = backbone
+        self.epochs = epochs
+        self.batch_size = batch_size
+        self.learning_rate = learning_rate
+        self.validation_fraction = validation_fraction
+        self.calibration_fraction = calibration_fraction
+        self.splitter = splitter
         self.settings = settings
+        self.directory = directory
+        self.device = device
+        self.callbacks = callbacks
         self.warm_start = warm_start
         self.verbose = verbose
         self.random_state = random_state
 
     # Fitting.
 
-    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:  # noqa: N803
+    def fit(
+        self,
+        X: Any,  # noqa: N803
+        y: Any,
+        sample_weight: Any = None,
+        *,
+        groups: Any = None,
+        validation_data: Any = None,
+    ) -> Self:
         """Fit to rows of X, [n, F], and y, [n] or [n, D].
 
-        Arrays, lists, tensors, pandas or polars frames. Rows of weight zero are left out.
+        Args:
+            X, y: arrays, lists, tensors, pandas or polars frames.
+            sample_weight: [n]; rows of weight zero are left out.
+            groups: the group of each row [n]. Rows of one group are never on both sides: whole
+                groups are held out for validation and calibration.
+            validation_data: (X, y), or (X, y, sample_weight), to validate on; then no rows are
+                held out for validation.
 
-        Ctrl-C ends it after the batch by `KeyboardInterrupt`, so that searches and loops around
-        it end too. The model keeps the best weights so far, ready to predict; before the first
-        epoch has made any it is left as it was.
+        Ctrl-C ends the fit after the batch by `KeyboardInterrupt`, so that searches and loops
+        around it end too. The model keeps the best weights so far, ready to predict; before the
+        end of the first epoch it is left as it was.
         """
-        check_parameter("warm_start", self.warm_start)
-        keep = bool(self.warm_start) and self.__sklearn_is_fitted__()
-        return self._fit(X, y, sample_weight, settings=self.settings, keep=keep)
+        keep = check_parameter("warm_start", self.warm_start) and self.__sklearn_is_fitted__()
+        parameters = check_parameters(self.get_params(deep=False))
+        directory = parameters["directory"]
+        if directory is not None and keep:
+            raise ArgumentError(
+                "directory",
+                got=f"is {directory!r} in a fit that continues with a fitted network",
+                expected="a run in a directory starts with a new network",
+                fix="Leave it out, or pass warm_start=False.",
+            )
+        if directory is not None and not isinstance(self.random_state, int | np.integer):
+            raise ArgumentError(
+                "directory",
+                got=f"is {directory!r} with random_state={self.random_state!r}",
+                expected="a fit that can be resumed needs the same seed again",
+                fix="Pass a whole number, such as random_state=0.",
+            )
+        if validation_data is not None and parameters["validation_fraction"]:
+            raise ArgumentError(
+                "validation_data",
+                got=f"was passed with validation_fraction={parameters['validation_fraction']}",
+                expected="one of them was expected",
+                fix="Leave either out.",
+            )
+        return self._fit(parameters, (X, y, sample_weight), groups, validation_data, keep=keep)
 
     def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:  # noqa: N803
-        """Go once over rows, with none held out; the first call's rows give the scales too."""
-        check_parameter("settings", self.settings)
-        given = self.settings or Settings()
+        """Train on rows once, none held out for validation; the first call sets the scales.
+
+        The learning rate is constant, a tenth of that of `fit`, and `directory` is not used.
+        """
+        parameters = check_parameters(self.get_params(deep=False))
+        given = combine_settings(parameters, Settings())
         settings = replace(
             given,
             epochs=1,
@@ -155,62 +250,142 @@ class MDNRegressor(Tables, Predictions, RegressorMixin, BaseEstimator):  # type:
             warmup_steps=0,
             average=0.0,
             validation_fraction=0.0,
-            learning_rate=STREAM * given.learning_rate,
+            learning_rate=PARTIAL_FIT_RATE * given.learning_rate,
         )
+        parameters |= {**dict.fromkeys(SETTING_NAMES), "settings": settings, "directory": None}
         keep = self.__sklearn_is_fitted__()
-        return self._fit(X, y, sample_weight, settings=settings, keep=keep)
+        return self._fit(parameters, (X, y, sample_weight), None, None, keep=keep)
 
     def calibrate(self, X: Any, y: Any) -> Self:  # noqa: N803
         """Prepare `predict_region` with rows that were not used in `fit`, each counting once.
 
         And `predict_interval(…, calibrated=True)`.
         """
-        rows = self._rows(X, y, None, reset=False)
-        self._check_support(rows.target)
-        self._calibrate(rows)
+        rows = self.read_rows(X, y)
+        self._calibrate(self.inputs_.supported(rows))
         return self
 
-    # Predicting, beside what `Predictions` has.
+    # Predicting.
+
+    def predict_dist(self, X: Any) -> Mixture:  # noqa: N803
+        """Return the joint densities of the targets, a batch of n, in the units of y.
+
+        As every prediction, it warns of rows of X that are far outside those of the fit (by more
+        than half of a column's range). Their densities are finite, and no narrower than at the
+        edge of the fitted rows, but no data support them.
+        """
+        return self._predictions(X).densities()
+
+    def predict(
+        self,
+        X: Any,  # noqa: N803
+        return_std: bool = False,
+        return_cov: bool = False,
+    ) -> Array | tuple[Array, Array]:
+        """Return the means, [n] or [n, D] as y was.
+
+        With `return_std` the standard deviations too, of the same shape; with `return_cov`
+        the covariances of each row's targets, [n, D, D].
+
+        The moments of positive targets and counts depend on a component's width more than on
+        its weight. Here no component counts as wider, in log y, than three times the targets
+        of the fit; `predict_dist(X).mean` has no such bound. A moment beyond double precision
+        is returned as the largest number.
+        """
+        std, cov = check_flag("return_std", return_std), check_flag("return_cov", return_cov)
+        if std and cov:
+            raise ArgumentError(
+                "return_std and return_cov",
+                got="are both true",
+                expected="one of them was expected",
+                fix="The diagonal of the covariance holds the squares of the deviations.",
+            )
+        found = self._predictions(X)
+        if std:
+            return found.moments("stddev")
+        return found.moments("covariance_matrix") if cov else found.mean()
+
+    def predict_quantiles(
+        self,
+        X: Any,  # noqa: N803
+        quantiles: Any = (0.05, 0.5, 0.95),
+    ) -> Array:
+        """Return quantiles of each target alone, [n, Q] or [n, D, Q]."""
+        return self._predictions(X).quantiles(quantiles)
+
+    def predict_interval(
+        self,
+        X: Any,  # noqa: N803
+        coverage: float = 0.9,
+        *,
+        calibrated: bool = False,
+    ) -> Array:
+        """Return intervals with this probability under the model, [n, 2] or [n, D, 2].
+
+        For each target alone, with equal tails. `calibrated` ones hold this fraction of new
+        targets, on average over rows like those of `calibrate`, whether the model is right or
+        not.
+        """
+        calibration = self._calibration() if check_flag("calibrated", calibrated) else None
+        coverage = checks.check_coverage("coverage", coverage)
+        return self._predictions(X).intervals(coverage, calibration)
 
     def predict_region(self, X: Any, coverage: float = 0.9) -> Region:  # noqa: N803
-        """Return regions of high density that hold this share of new targets.
+        """Return regions of high density that hold this fraction of new targets.
 
-        Guaranteed on average over rows like those of `calibrate`, be the model right or not;
-        with intervals for each target alone. See `condens.evaluation.Region`.
+        Guaranteed on average over rows like those of `calibrate`, whether the model is right or
+        not; with intervals for each target alone. See `condens.evaluation.Region`.
         """
         calibration = self._calibration()
         return calibration.region(self.predict_dist(X), coverage)
 
+    def sample(
+        self,
+        X: Any,  # noqa: N803
+        n_samples: int = 1,
+        random_state: int | np.random.RandomState | None = None,
+    ) -> Array:
+        """Draw targets, [S, n] or [S, n, D]."""
+        count = as_whole("n_samples", n_samples, 1, fix="Pass 1000, for instance.")
+        seed = draw_seed(random_state)
+        return self._predictions(X).samples(count, seed)
+
+    # Scoring.
+
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:  # noqa: N803
-        """Return R², as scikit-learn has it: of each target, and the mean of these.
+        """Return R², as scikit-learn defines it: of each target, and the mean of these.
 
         An entry of y that is NaN was not observed and is left out, and so is a target with
         fewer than two observed entries, if another one has more.
         """
-        rows = self._rows(X, y, sample_weight, reset=False).observed("y")
-        blocks = rows.condition.split(BLOCK)
-        mean = torch.cat([self._for_moments(self._densities(some)).mean for some in blocks])
-        seen, shares = ~rows.target.isnan(), rows.shares
+        rows = self.read_rows(X, y, sample_weight).observed("y")
+        mean = torch.from_numpy(Predictions(self.network_, rows.condition, flat=False).mean())
+        seen, weights = ~rows.target.isnan(), rows.normalised_weights
 
         def r2(at: Any) -> float:
             """Return R² of some rows, or of some rows of a target."""
-            weights = None if shares is None else shares[at[0]]
-            return float(r2_score(rows.target[at].numpy(), mean[at].numpy(), sample_weight=weights))
+            some = None if weights is None else weights[at[0]]
+            return float(r2_score(rows.target[at].numpy(), mean[at].numpy(), sample_weight=some))
 
         if bool(seen.all()):
             return r2((slice(None),))
         counts = seen.sum(0)
-        told = counts > min(1, int(counts.max()) - 1)
-        each = [r2((seen[:, dim], dim)) for dim in told.nonzero().flatten().tolist()]
+        scored = counts > min(1, int(counts.max()) - 1)
+        each = [r2((seen[:, dim], dim)) for dim in scored.nonzero().flatten().tolist()]
         return sum(each) / len(each)
 
     def score_samples(self, X: Any, y: Any) -> Array:  # noqa: N803
         """Return the log density of each row of y; of its observed entries, where some are NaN."""
-        rows = self._rows(X, y, None, reset=False)
-        pairs = zip(rows.condition.split(BLOCK), rows.target.split(BLOCK), strict=True)
-        each = [self._densities(some).observed_log_prob(target) for some, target in pairs]
-        scores: Array = torch.cat(each).numpy()
-        return scores
+        rows = self.read_rows(X, y)
+        return Predictions(self.network_, rows.condition, flat=False).log_prob(rows.target)
+
+    def read_rows(self, X: Any, y: Any, sample_weight: Any = None) -> Rows:  # noqa: N803
+        """Return X and y as `network_` reads them, checked against the columns of the fit.
+
+        X encoded [n, C], y in the order of the fit [n, D], NaN where it was not observed.
+        """
+        self._check_columns(X)
+        return self.inputs_.rows(X, y, sample_weight)
 
     def plot_history(self, axes: Any = None) -> Any:
         """Draw the losses of the last fit, on given matplotlib axes or those of a new figure."""
@@ -222,7 +397,9 @@ class MDNRegressor(Tables, Predictions, RegressorMixin, BaseEstimator):  # type:
     def save(self, path: str | os.PathLike[str]) -> None:
         """Save the fitted model to one file that holds no code; see `condens.persistence`."""
         check_is_fitted(self)
-        document, tensors = regressor_file.to_document(self)
+        calibration = getattr(self, "calibration_", None)
+        fitted = Fitted(self.inputs_, self.network_, self.history_, self.seed_, calibration)
+        document, tensors = to_dict(self.get_params(deep=False), fitted)
         persistence.write(path, {"kind": "regressor", **document}, tensors)
 
     @classmethod
@@ -238,24 +415,68 @@ class MDNRegressor(Tables, Predictions, RegressorMixin, BaseEstimator):  # type:
         """
         document, tensors = persistence.read(path)
         with naming(path):
-            if document.get("kind") != "regressor":
+            kind = document.pop("kind", None)
+            if kind != "regressor":
                 raise ModelFileError(
                     "its kind",
-                    got=f"is {short(document.get('kind'))}",
+                    got=f"is {short(kind)}",
                     expected="a regressor was expected",
                     fix="Open it with condens.load.",
                 )
-            try:
-                model: Self = regressor_file.from_document(cls, document, tensors, backbone)
-            except CondensError:
-                raise
-            except Exception as error:  # a document may be wrong in any way
-                raise ModelFileError(
-                    "its document",
-                    got=f"cannot be that of a regressor ({reason(error)})",
-                    expected="one that condens saved was expected",
-                ) from error
+            parameters, fitted = from_dict(document, tensors, backbone)
+        model = cls(**parameters)
+        model._set(fitted)
         return model
+
+    # Learned attributes.
+
+    @property
+    def n_components_(self) -> int:
+        """The number of components, of each member."""
+        return n_components_of(self.network_)
+
+    @property
+    def n_iter_(self) -> int:
+        """The number of epochs."""
+        return len(self.history_.epochs)
+
+    @property
+    def loss_curve_(self) -> list[float]:
+        """The training loss of every epoch."""
+        return [epoch.train_nll for epoch in self.history_.epochs]
+
+    @property
+    def encoder_(self) -> TableEncoder:
+        """What turns X into the columns that the network reads."""
+        return self.inputs_.encoder
+
+    @property
+    def transforms_(self) -> tuple[Transform, ...]:
+        """The transform of each target."""
+        return self.inputs_.transforms
+
+    @property
+    def n_targets_(self) -> int:
+        """The number of columns of y."""
+        return self.inputs_.n_targets
+
+    @property
+    def target_names_(self) -> tuple[str, ...] | None:
+        """The names of the columns of y."""
+        return self.inputs_.target_names
+
+    @property
+    def n_features_in_(self) -> int:
+        """The number of columns of X."""
+        return self.inputs_.encoder.n_features
+
+    @property
+    def feature_names_in_(self) -> NDArray[np.object_]:
+        """The names of the columns of X, an attribute only if all of them are text."""
+        names = self.inputs_.encoder.feature_names
+        if names is None:
+            raise AttributeError("X had no feature names in fit.")
+        return np.array(names, dtype=object)
 
     # Scikit-learn's contract.
 
@@ -269,86 +490,27 @@ class MDNRegressor(Tables, Predictions, RegressorMixin, BaseEstimator):  # type:
         tags.target_tags.multi_output = True
         return tags
 
-    # What the methods above share.
+    # Shared by the methods above.
 
-    def _fit(self, *table: Any, settings: Settings | None, keep: bool) -> Self:
-        """Fit to X, y and weights, or leave the model as it was."""
-        before = dict(self.__dict__)
+    def _check_columns(self, X: Any) -> None:  # noqa: N803
+        """Refuse, in scikit-learn's words, other columns than those fitted; X is not read."""
+        check_is_fitted(self)
+        if getattr(X, "ndim", 2) != 2:
+            return
         try:
-            with gradients():
-                self._fit_rows(*table, settings=settings, keep=keep)
-            by_default = self.n_components is None
-            self.history_.warn(
-                stacklevel=3, ignore=(UnusedComponentsWarning,) if by_default else ()
-            )
-        except TrainingError as error:
-            self.__dict__ = before
-            kept = "The model is as it was before; what to lower or add is in settings=Settings(…)."
-            raise TrainingError(str(error).replace(KEPT, kept)) from None
-        except BaseException as error:
-            trained = self.__dict__.get("network_") is not before.get("network_")
-            if not (trained and isinstance(error, KeyboardInterrupt)):
-                self.__dict__ = before
-            raise
-        return self
+            validate_data(self, X, reset=False, skip_check_array=True)
+        except ValueError as error:
+            message = str(error).rstrip().rstrip(".")
+            fix = f"Pass {self.encoder_.description}, or fit again."
+            raise ShapeError(f"{message}. {fix}") from None
+        except (TypeError, LookupError):  # not a table: refused by name where it is read
+            pass
 
-    def _fit_rows(
-        self,
-        X: Any,  # noqa: N803
-        y: Any,
-        sample_weight: Any,
-        *,
-        settings: Settings | None,
-        keep: bool,
-    ) -> None:
-        check_parameters(self)
-        if keep:
-            check_kept(self)
-        given = self._rows(X, y, sample_weight, reset=not keep)
-        self._check_support(given.target)
-        rows, held_out = given.observed("y"), None
-        # With the same seed the same rows are held out again, if training goes on with the same.
-        drawn = draw_seed(self.random_state)
-        seed = self.seed_ if keep else drawn
-        if self.calibration_fraction:
-            rows, held_out = rows.split(self.calibration_fraction, seed)
-        settings = default_settings(len(rows)) if settings is None else settings
-        with interruption() as asked:
-            if keep:
-                network: DensityNetwork = copy.deepcopy(self.network_).float()
-                settings = replace(settings, seed=seed, start="keep")
-                history = train(network, rows, settings, progress=self.verbose, warn=False)
-            else:
-                network, history = self._train(rows, replace(settings, seed=seed))
-        if asked.is_set() and history.best_epoch < 0:
-            told = f"fit was interrupted {how_far(history)}. The model is as it was."
-            raise KeyboardInterrupt(told)
-        history.rows_left_out = len(given) - len(rows) - len(held_out or ())
-        self.__dict__.pop("calibration_", None)
-        # In double precision a row has the same density in whatever batch it comes. At once, so
-        # that no signal comes between.
-        fitted = {"network_": network.double().eval(), "history_": history, "seed_": seed}
-        self.__dict__.update(fitted)
-        if asked.is_set():
-            raise KeyboardInterrupt(f"fit was interrupted {how_far(history)}. The model has them.")
-        if held_out is not None:
-            self._calibrate(held_out)
-
-    def _train(self, rows: Rows, settings: Settings) -> tuple[DensityNetwork, History]:
-        """Make networks and train them; find the number of components, if that is asked for."""
-        count: Any = self.n_components or default_components(len(rows))
-        generator = Generator().manual_seed(settings.seed)
-        if count == "auto":
-            largest = make_network(self, MAX_COMPONENTS, generator=generator)
-            chosen = reduce_components(largest, rows, settings, progress=self.verbose)
-            if self.n_members == 1:
-                return chosen.network, chosen.history
-            count = chosen.network.head.n_components
-        network = make_networks(self, count, generator=generator)
-        return network, train(network, rows, settings, progress=self.verbose, warn=False)
-
-    def _calibrate(self, rows: Rows) -> None:
-        self.calibration_ = Calibration.of(self._densities(rows.condition), rows.target)
+    def _predictions(self, X: Any) -> Predictions:  # noqa: N803
+        self._check_columns(X)
+        found = Predictions(self.network_, self.inputs_.condition(X), self.inputs_.flat)
+        found.warn_of_extrapolation(self.encoder_.labels)
+        return found
 
     def _calibration(self) -> Calibration:
         check_is_fitted(self)
@@ -361,13 +523,123 @@ class MDNRegressor(Tables, Predictions, RegressorMixin, BaseEstimator):  # type:
             )
         return self.calibration_
 
-    @torch.no_grad()
-    def _densities(self, condition: Tensor) -> Any:
-        return self.network_(condition)
+    def _calibrate(self, rows: Rows) -> None:
+        found = Predictions(self.network_, rows.condition, flat=False)
+        self.calibration_ = Calibration.of(found.densities(), rows.target)
 
-    def _for_moments(self, densities: Any) -> Any:
-        widest = WIDEST * self.network_.target_scaling.scale
-        limits = torch.where(
-            torch.tensor([own.exponential for own in self.transforms_]), widest, torch.inf
+    def _set(self, fitted: Fitted) -> None:
+        """Take what a fit has learned, at once, so that no signal comes between."""
+        learned = {f"{name}_": value for name, value in fitted._asdict().items()}
+        if fitted.calibration is None:
+            del learned["calibration_"]
+            self.__dict__.pop("calibration_", None)
+        self.__dict__.update(learned)
+
+    def _fit(
+        self,
+        parameters: dict[str, Any],
+        table: tuple[Any, Any, Any],
+        groups: Any,
+        validation_data: Any,
+        *,
+        keep: bool,
+    ) -> Self:
+        """Fit to X, y and weights with checked parameters, or leave the model as it was.
+
+        With `keep` training continues with the network, the columns and the scales of the model.
+        """
+        # With the same seed the same rows are held out again, if training continues with these.
+        drawn = draw_seed(self.random_state)
+        seed = self.seed_ if keep else drawn
+        if keep:
+            self._check_columns(table[0])
+            inputs = self.inputs_
+            given = inputs.supported(inputs.rows(*table))
+        else:
+            inputs, given = Inputs.fit(*table, self.target_transform)
+        architecture = Architecture(
+            n_columns=inputs.encoder.columns,
+            n_targets=inputs.n_targets,
+            categories=inputs.encoder.categories,
+            names=inputs.target_names,
+            transforms=inputs.transforms,
+            **{name: parameters[name] for name in OPTION_NAMES},
         )
-        return densities.narrowed(limits) if bool(limits.isfinite().any()) else densities
+        if keep:
+            self._check_unchanged(architecture)
+        validation_fraction = combine_settings(parameters, Settings()).validation_fraction
+        division = divide(
+            given,
+            read_groups(groups, len(given)),
+            splitter=parameters["splitter"],
+            calibration_fraction=parameters["calibration_fraction"],
+            validation_fraction=validation_fraction,
+            validation=None if validation_data is None else inputs.validation(validation_data),
+            seed=seed,
+        )
+        settings = combine_settings(parameters, default_settings(len(division.rows)))
+        settings = replace(settings, seed=seed, start="keep" if keep else settings.start)
+        with gradients(), interruption() as interrupted:
+            try:
+                network, history = self._train(
+                    parameters, settings, division, None if keep else architecture
+                )
+            except TrainingError as error:
+                raise TrainingError(str(error).replace(KEPT, UNCHANGED)) from None
+        if interrupted.is_set() and history.best_epoch < 0:
+            message = f"fit was interrupted {how_far(history)}. The model is as it was."
+            raise KeyboardInterrupt(message)
+        history.rows_left_out = division.rows_left_out
+        by_default = self.n_components is None
+        tell(history, stacklevel=caller_level() + 1, components_by_default=by_default)
+        # In double precision a row has the same density in every batch.
+        self._set(Fitted(inputs, network.cpu().double().eval(), history, seed))
+        if interrupted.is_set():
+            raise KeyboardInterrupt(f"fit was interrupted {how_far(history)}. The model has them.")
+        if division.calibration is not None:
+            self._calibrate(division.calibration)
+        return self
+
+    def _check_unchanged(self, architecture: Architecture) -> None:
+        """Refuse to continue with parameters that describe another network."""
+        labels, transforms = self.inputs_.labels, self.transforms_
+        if choose_transforms(self.target_transform, labels, lambda i: transforms[i]) != transforms:
+            raise changed("target_transform")
+        architecture.check_unchanged(self.network_, self.n_components)
+
+    def _train(
+        self,
+        parameters: dict[str, Any],
+        settings: Settings,
+        division: Division,
+        architecture: Architecture | None,
+    ) -> tuple[DensityNetwork, History]:
+        """Train new networks, or, without an architecture, a copy of the one that is there."""
+        device, directory = parameters["device"], parameters["directory"]
+        rows, validation = division.rows.to(device), division.validation
+        options: dict[str, Any] = {
+            "validation": None if validation is None else validation.to(device),
+            "progress": parameters["verbose"],
+            "callbacks": parameters["callbacks"],
+        }
+        if architecture is None:
+            network: DensityNetwork = copy.deepcopy(self.network_).float().to(device)
+            return network, run(network, rows, settings, **options)
+        n_components = parameters["n_components"] or default_components(len(rows))
+        generator = Generator().manual_seed(settings.seed)
+        if n_components == "auto":
+            chosen = select(
+                lambda count: architecture.network(count, generator=generator).to(device),
+                rows,
+                settings,
+                directory=directory,
+                # The networks of condens draw from the generator they are given.
+                seeded=architecture.backbone is not None,
+                **options,
+            )
+            if architecture.n_members == 1:
+                return chosen.network, chosen.history
+            n_components = chosen.network.head.n_components
+            directory = None if directory is None else Path(directory) / "members"
+        network = architecture.networks(n_components, generator=generator).to(device)
+        return network, run(network, rows, settings, directory=directory, **options)

@@ -1,9 +1,8 @@
-"""Amortised posteriors: densities of a simulator's parameters given what it would observe."""
+"""Amortised posteriors: densities of a simulator's parameters given its observations."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from numbers import Integral
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Generator, Tensor
@@ -12,19 +11,15 @@ from condens.data import Rows, TargetColumns
 from condens.data.arrays import as_doubles
 from condens.data.frames import is_frame
 from condens.distributions.dimensions import check_names
-from condens.errors import (
-    ArgumentError,
-    DimensionError,
-    NotFiniteError,
-    ShapeError,
-    UnusedComponentsWarning,
-)
-from condens.estimator.construction import check_parameter, choose_transforms
+from condens.errors import ArgumentError, DimensionError, NotFiniteError, ShapeError
+from condens.estimator.construction import Architecture, check_parameter, choose_transforms
+from condens.estimator.predictions import Mixture
 from condens.nn import MixtureNetwork
-from condens.training import History, Settings, default_components, default_settings, train
+from condens.scalars import as_whole
+from condens.training import History, Settings, default_components, default_settings
 from condens.training.interruption import how_far, interruption
-from condens.training.loop import gradients
-from condens.transforms import Real, Transform, choice
+from condens.training.loop import gradients, run, tell
+from condens.transforms import Transform, choice
 
 
 @dataclass(frozen=True)
@@ -34,8 +29,8 @@ class AmortisedPosterior:
     Args:
         network: from observations [b, C] to densities over D parameters, in double precision.
         observation_shape: of one observation, C numbers.
-        history: what happened in training.
-        observation_names: of the columns, where observations came in a data frame.
+        history: of the training.
+        observation_names: of the columns, if observations were passed in a data frame.
     """
 
     network: MixtureNetwork
@@ -44,46 +39,44 @@ class AmortisedPosterior:
     observation_names: tuple[str, ...] | None = None
 
     @torch.no_grad()
-    def given(self, observation: Any) -> Any:
+    def given(self, observation: Any) -> Mixture:
         """Return the joint density of the parameters given an observation, or a batch of them.
 
-        A `GaussianMixture`; a `TransformedMixture` where parameters are bounded. The columns of
-        a data frame, or the entries of one of its rows, are taken by their names. Shapes: one
-        observation → batch shape [], `[b, *observation_shape]` → [b].
+        The columns of a data frame, or the entries of one of its rows, are taken by their names.
+        Shapes: one observation → batch shape [], `[b, *observation_shape]` → [b].
         """
-        given = _observations(observation, "observation")
-        values = self._in_order(given).values
+        values = self._in_order(*_read(observation, "observation"))
         shape, batch = self.observation_shape, values.dim() - len(self.observation_shape)
         if batch not in (0, 1) or values.shape[batch:] != shape:
             raise ShapeError(
                 "observation",
                 got=f"has shape {list(values.shape)}",
                 expected=f"{list(shape)} was expected",
-                fix="Pass one as it was simulated for the training, or rows of them.",
+                fix="Pass one of the shape that was trained on, or a batch of them.",
             )
         if not bool(values.isfinite().all()):
             raise NotFiniteError(
                 "observation",
                 got="has an entry that is NaN or infinite",
-                expected="the network reads every one",
-                fix="Fill it as in the training, or train without it.",
+                expected="the network reads every entry",
+                fix="Fill it as in training, or train without it.",
             )
-        found = self.network(values.reshape(-1, shape.numel()))
+        found: Mixture = self.network(values.reshape(-1, shape.numel()))
         return found if batch else found[0]
 
-    def _in_order(self, given: "_Observations") -> "_Observations":
-        ours, theirs = self.observation_names, given.names
-        if ours is None or theirs is None or ours == theirs:
-            return given
-        if sorted(ours) != sorted(theirs):
+    def _in_order(self, values: Tensor, names: tuple[str, ...] | None) -> Tensor:
+        """Return observations with their columns in the order of the training."""
+        ours = self.observation_names
+        if ours is None or names is None or ours == names:
+            return values
+        if sorted(ours) != sorted(names):
             raise DimensionError(
                 "observation",
-                got=f"has {', '.join(theirs)}",
+                got=f"has {', '.join(names)}",
                 expected=f"{', '.join(ours)} were trained on",
                 fix="Pass just these, or an array.",
             )
-        order = [theirs.index(name) for name in ours]
-        return _Observations(given.values[..., order], ours)
+        return values[..., [names.index(name) for name in ours]]
 
     def sample(
         self, sample_shape: Sequence[int], observation: Any, *, generator: Generator | None = None
@@ -106,22 +99,23 @@ def posterior(
     settings: Settings | None = None,
     random_state: int = 0,
 ) -> AmortisedPosterior:
-    """Learn p(parameters | observation) from parameters drawn from a prior and simulated.
+    """Learn p(parameters | observation) from draws of the prior and their simulations.
 
     Args:
         parameters: [n, D], draws from the prior; a data frame gives their names.
-        observations: [n, C], or [n, …] of C numbers a row, what the simulator made of them; a
-            data frame gives their names, which later observations are read by.
-        target_transform: for bounded parameters, as `MDNRegressor` has it: "positive", "unit",
-            a tuple (lower, upper), … for all, in a list with one for each, or as {name: …}.
-            Then no density is beyond the bounds.
-        n_components: of the mixture; by default what suits the number of rows.
+        observations: [n, C], or [n, …] with C numbers a row, simulated with these parameters;
+            a data frame gives their names, by which later observations are read.
+        target_transform: for bounded parameters, as in `MDNRegressor`: "positive", "unit", a
+            tuple (lower, upper), … for all, in a list with one for each, or as {name: …}.
+            Then the density beyond the bounds is zero.
+        n_components: of the mixture; by default 3, 5 or 10 by the number of rows, see
+            `condens.training.default_components`.
         names: of the parameters.
-        settings: how to train; by default what suits the number of rows. The seed is
-            `random_state`.
+        settings: how to train; by default `condens.training.default_settings` of the number of
+            rows. The seed is `random_state`.
         random_state: a seed, for the same bytes every time.
 
-    Ctrl-C ends it after the batch by `KeyboardInterrupt`.
+    Ctrl-C ends the training after the batch by `KeyboardInterrupt`.
 
     >>> theta = 2 * torch.rand(300, 2, generator=Generator().manual_seed(0)) - 1
     >>> learnt = posterior(theta, theta.sum(1), settings=Settings(epochs=20), names=["a", "b"])
@@ -129,27 +123,20 @@ def posterior(
     GaussianMixture(batch_shape=[], n_components=3, dimensions=2, covariance='full',
                     names=('a', 'b'))
     """
-    check_parameter("settings", settings)
-    check_parameter("n_components", n_components)
-    if isinstance(n_components, str):
+    settings = check_parameter("settings", settings)
+    count = check_parameter("n_components", n_components)
+    if isinstance(count, str):
         raise ArgumentError(
             "n_components",
             got="is 'auto'",
             expected="the posterior has no search for it",
-            fix="Pass a number, or leave it out: what suits the number of rows is taken.",
+            fix="Pass a number, or leave it out for a default by the number of rows.",
         )
-    if not isinstance(random_state, Integral) or not 0 <= int(random_state) < 2**63:
-        raise ArgumentError(
-            "random_state",
-            got=f"is {random_state!r}",
-            expected="a whole number from 0 to 2**63 − 1 was expected",
-            fix="Pass 0.",
-        )
-    random_state = int(random_state)
+    seed = as_whole("random_state", random_state, 0, fix="Pass a seed such as 0.")
     given = TargetColumns.of(parameters, "parameters")
     if names is not None:
         given = given._replace(names=check_names(names, given.values.shape[1]))
-    seen, observed = _observations(observations, "observations")
+    seen, observation_names = _read(observations, "observations")
     if not seen.dim() or not seen.numel():
         raise ShapeError(
             "observations",
@@ -157,53 +144,47 @@ def posterior(
             expected="numbers for each row were expected",
             fix="Pass [n, C] or [n, …].",
         )
-    if seen.dim() == 1:  # one number each: what is named are the rows
-        seen, observed = seen.unsqueeze(1), None
-    told = ("observations", "parameters", "weights")
-    rows = Rows.of(seen.flatten(1), given.values, names=told)
-    settings = default_settings(len(rows)) if settings is None else Settings.given(settings)
-    components = default_components(len(rows)) if n_components is None else n_components
-    transforms = _transforms(target_transform, given)
-    with gradients(), interruption() as asked:
-        network = MixtureNetwork.of(
-            rows.condition.shape[1],
-            rows.target.shape[1],
-            n_components=components,
-            names=given.names,
-            transforms=transforms,
-            generator=Generator().manual_seed(random_state),
+    if seen.dim() == 1:  # one number each: the names are those of rows
+        seen, observation_names = seen.unsqueeze(1), None
+    rows = Rows.of(seen.flatten(1), given.values, names=("observations", "parameters", "weights"))
+    settings = replace(settings or default_settings(len(rows)), seed=seed)
+    architecture = Architecture(
+        n_columns=rows.condition.shape[1],
+        n_targets=rows.target.shape[1],
+        names=given.names,
+        transforms=_transforms(target_transform, given),
+    )
+    with gradients(), interruption() as interrupted:
+        network = architecture.network(
+            count or default_components(len(rows)), generator=Generator().manual_seed(seed)
         )
-        history = train(network, rows, replace(settings, seed=random_state), warn=False)
-    if asked.is_set():
+        history = run(network, rows, settings)
+    if interrupted.is_set():
         raise KeyboardInterrupt(f"posterior was interrupted {how_far(history)}.")
-    history.warn(stacklevel=2, ignore=(UnusedComponentsWarning,) if n_components is None else ())
-    return AmortisedPosterior(network.double().eval(), seen.shape[1:], history, observed)
+    tell(history, stacklevel=3, components_by_default=count is None)
+    return AmortisedPosterior(network.double().eval(), seen.shape[1:], history, observation_names)
 
 
-class _Observations(NamedTuple):
-    """Observations, and the names of their last axis if they have any."""
+def _read(given: Any, name: str) -> tuple[Tensor, tuple[str, ...] | None]:
+    """Return observations, and the names of their last axis if they have any.
 
-    values: Tensor
-    names: tuple[str, ...] | None
-
-
-def _observations(given: Any, name: str) -> _Observations:
-    """Read numbers, the columns of a frame, or a series: a row of a frame, or a column."""
+    From numbers, the columns of a frame, or a series: a row of a frame, or a column.
+    """
     if is_frame(given):
         columns = TargetColumns.of(given, name, observed=False)
-        return _Observations(columns.values, columns.names)
+        return columns.values, columns.names
     values = torch.from_numpy(as_doubles(given, name))
     # A row of a pandas frame has the names of its columns as index.
     index = list(given.index) if hasattr(type(given), "iloc") else []
     named = index and all(isinstance(label, str) for label in index)
-    return _Observations(values, tuple(index) if named else None)
+    return values, tuple(index) if named else None
 
 
-def _transforms(spec: Any, given: TargetColumns) -> tuple[Transform, ...] | None:
-    """Return the maps of the parameters, checked on them; None where all of them are real."""
+def _transforms(spec: Any, given: TargetColumns) -> tuple[Transform, ...]:
+    """Return the transforms of the parameters, checked on them."""
     columns = given.values.unbind(1)
     labels = given.names or range(len(columns))
     transforms = choose_transforms(spec, labels, lambda place: choice.propose(columns[place]))
-    for label, own, column in zip(labels, transforms, columns, strict=True):
-        own.check(f"parameters, column {label!r},", column)
-    return None if all(isinstance(own, Real) for own in transforms) else transforms
+    for label, transform, column in zip(labels, transforms, columns, strict=True):
+        transform.check(f"parameters, column {label!r},", column)
+    return transforms

@@ -30,7 +30,7 @@ class Batches:
     """
 
     def __init__(self, network: DensityNetwork, rows: Rows) -> None:
-        shares = rows.shares
+        shares = rows.normalised_weights
         # Integer targets are spread over their cells, anew in every epoch.
         self.discrete = (network, rows.target) if network.discrete else None
         real = network.real_target(rows.target, Generator(rows.target.device).manual_seed(0))
