@@ -58,7 +58,8 @@ ENCODE = "but real numbers were expected. Encode it as numbers, or drop the colu
         (
             [[1], [2, 3]],
             ShapeError,
-            "y has rows of different lengths, but a table was expected. Give every row the same length.",
+            "y has rows of different lengths, but a table was expected. "
+            "Give every row the same length.",
         ),
         (
             [1.0, INF],

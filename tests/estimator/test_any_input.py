@@ -167,7 +167,14 @@ NONSENSE = {
     "ellipsis": ...,
 }
 # What is nonsense elsewhere and means something here.
-MEANT = {("width", "number"), ("verbose", "minus one"), ("warm_start", "minus one")}
+MEANT = {
+    ("verbose", "minus one"),
+    ("warm_start", "minus one"),
+    ("floor", "number"),
+    ("learning_rate", "number"),
+    ("directory", "word"),
+    ("callbacks", "empty list"),
+}
 
 
 @pytest.mark.parametrize("case", NONSENSE)

@@ -333,7 +333,7 @@ def test_rows_kept_for_calibration_are_never_trained_on():
         ({"depth": 3}, "backbone.depth"),
         ({"n_members": 2}, ""),
         ({"backbone": Bent}, "backbone"),
-        ({"target_transform": ["real", (-99, 99)]}, "target_transform"),
+        ({"target_transform": ["real", (-99, 99)]}, "transforms"),
     ],
 )
 def test_going_on_with_other_parameters_is_refused(change, told):
@@ -637,7 +637,9 @@ def test_parameters_that_are_refused(name, value):
 
 
 def test_settings_in_a_dictionary_are_told_how():
-    with pytest.raises(ArgumentError, match=r"^settings is a dict.*Settings\(epochs=5, clip=1\.0\)"):
+    with pytest.raises(
+        ArgumentError, match=r"^settings is a dict.*Settings\(epochs=5, clip=1\.0\)"
+    ):
         regressor(settings={"epochs": 5, "clip": 1.0}).fit(X, Y)
 
 
@@ -760,7 +762,9 @@ def test_questions_that_are_refused(fitted):
             with pytest.raises(ArgumentError, match=r"^coverage is .*For 90 %, pass 0.9"):
                 ask(X, coverage)
     for count in (0, -1, 2.5, "a", None):
-        with pytest.raises(ArgumentError, match=r"^n_samples is .*(whole number|at least 1) was expected"):
+        with pytest.raises(
+            ArgumentError, match=r"^n_samples is .*(whole number|at least 1) was expected"
+        ):
             fitted.sample(X, count)
     with pytest.raises(ArgumentError, match="return_std and return_cov are both true"):
         fitted.predict(X, return_std=True, return_cov=True)

@@ -292,28 +292,23 @@ def _from_json(values: Any) -> tuple[tuple[Numbers | Categories, ...], tuple[str
     features, names = values["features"], values["feature_names"]
     if len(values) > 2 or not isinstance(features, list) or not features:
         raise ValueError("features and feature_names")
-    if names is not None:
-        if not isinstance(names, list) or any(not isinstance(label, str) for label in names):
-            raise ValueError("names are text")
-        if len(set(names)) != len(features) or len(names) != len(features):
-            raise ValueError("a name for each feature")
-        names = tuple(names)
-    return tuple(_feature(record) for record in features), names
+    if names is None:
+        return tuple(map(_feature, features)), None
+    text = isinstance(names, list) and all(isinstance(label, str) for label in names)
+    if not text or not len(set(names)) == len(names) == len(features):
+        raise ValueError("a name for each feature, as text")
+    return tuple(map(_feature, features)), tuple(names)
 
 
 def _feature(record: Any) -> Numbers | Categories:
     if record.keys() == {"fill"}:
         fill = record["fill"]
-        if fill is None or kind_of([fill]) == "numbers":
-            return Numbers(None if fill is None else float(fill))
-        raise ValueError("a fill is a finite number")
-    if record.keys() != {"values", "missing"}:
-        raise ValueError("a feature has a fill, or values and missing")
+        if fill is not None and kind_of([fill]) != "numbers":
+            raise ValueError("a fill is a finite number")
+        return Numbers(None if fill is None else float(fill))
     known, missing = record["values"], record["missing"]
-    if not isinstance(known, list) or not isinstance(missing, bool):
+    if len(record) > 2 or not isinstance(known, list) or not isinstance(missing, bool):
         raise ValueError("values are a list and missing is a boolean")
-    if not known or kind_of(known) is None:
-        raise ValueError("categories are of one kind")
-    if any(a >= b for a, b in pairwise(known)):
-        raise ValueError("categories are sorted")
+    if not known or kind_of(known) is None or any(a >= b for a, b in pairwise(known)):
+        raise ValueError("categories are of one kind, and sorted")
     return Categories(tuple(known), missing)

@@ -27,10 +27,9 @@ class Architecture:
 
     Args:
         n_columns: of the condition, codes of categories included.
-        n_targets: D.
+        transforms: of the targets, one for each.
         categories: the number of codes of every column of codes; these come last.
         names: of the targets.
-        transforms: of the targets, one for each; None where all of them are real.
         covariance: see `condens.nn.HEADS`.
         rank: of low-rank covariances; None for the head's default.
         floor: smallest scale of the standardised targets; None for the head's default.
@@ -40,10 +39,9 @@ class Architecture:
     """
 
     n_columns: int
-    n_targets: int
+    transforms: Sequence[Transform]
     categories: Sequence[int] = ()
     names: tuple[str, ...] | None = None
-    transforms: Sequence[Transform] | None = None
     covariance: str = "full"
     rank: int | None = None
     floor: float | None = None
@@ -58,7 +56,8 @@ class Architecture:
 
         A user's backbone is made with torch's generator seeded by this one.
         """
-        transforms = None if all(_is_real(t) for t in self.transforms or ()) else self.transforms
+        real = all(isinstance(transform, Real) for transform in self.transforms)
+        transforms = None if real else self.transforms
         if self.covariance == "low_rank" and transforms is not None:
             raise ArgumentError(
                 "target_transform",
@@ -71,7 +70,7 @@ class Architecture:
         if self.backbone is None:
             return MixtureNetwork.of(
                 self.n_columns,
-                self.n_targets,
+                len(self.transforms),
                 n_components=n_components,
                 covariance=self.covariance,
                 width=self.width,
@@ -94,7 +93,7 @@ class Architecture:
                 fix="Set self.features in it.",
             )
         head = HEADS[self.covariance](
-            features, self.n_targets, n_components, generator=generator, **options
+            features, len(self.transforms), n_components, generator=generator, **options
         )
         return MixtureNetwork(
             backbone,
@@ -116,22 +115,17 @@ class Architecture:
         asked = self.networks(count, generator=Generator()).double()
         ours, theirs = (set(_leaves(network_to_dict(network))) for network in (asked, fitted))
         if ours != theirs:
-            raise changed(min(ours ^ theirs, key=str)[0])
+            raise ArgumentError(
+                "the parameters",
+                got=f"({min(ours ^ theirs, key=str)[0]}) changed since the fit",
+                expected="training continues with the fitted network",
+                fix="Set them back, or start again with warm_start=False.",
+            )
 
 
 def n_components_of(network: DensityNetwork) -> int:
     """Return the number of components of a network, or of each member of an ensemble."""
     return next(m.n_components for m in network.modules() if isinstance(m, Head))
-
-
-def changed(parameter: str) -> ArgumentError:
-    """Return the error for a parameter that no longer describes the fitted network."""
-    return ArgumentError(
-        "the parameters",
-        got=f"({parameter}) changed since the fit",
-        expected="training continues with the fitted network",
-        fix="Set them back, or start again with warm_start=False.",
-    )
 
 
 def _leaves(value: Any, place: str = "") -> Iterator[tuple[str, Any]]:
@@ -141,10 +135,6 @@ def _leaves(value: Any, place: str = "") -> Iterator[tuple[str, Any]]:
             yield from _leaves(part, f"{place}.{name}".lstrip("."))
     else:
         yield place, value
-
-
-def _is_real(transform: Transform) -> bool:
-    return isinstance(transform, Real)
 
 
 # Transforms of the targets.
@@ -211,14 +201,17 @@ def _whole(fix: str) -> Check:
     return lambda name, value: as_whole(name, value, 1, fix=fix)
 
 
+def _where(fits: Callable[[Any], bool], expected: str, fix: str) -> Check:
+    def check(name: str, value: Any) -> Any:
+        if not fits(value):
+            raise refused(name, value, f"{expected} was expected", fix)
+        return value
+
+    return check
+
+
 def _fraction(name: str, value: Any) -> float:
     return as_fraction(name, value, fix="Pass 0 for none, or a fraction such as 0.1.")
-
-
-def _floor(name: str, value: Any) -> float:
-    expected = "a finite number from 0 was expected"
-    fix = "Pass a scale of the standardised targets, such as 0.01, or leave it out."
-    return as_real(name, value, expected, lambda number: 0 <= number < float("inf"), fix=fix)
 
 
 def _n_components(name: str, value: Any) -> int | str:
@@ -232,70 +225,32 @@ def _setting(name: str, value: Any) -> Any:
     return getattr(Settings(**{name: value}), name)
 
 
-def check_flag(name: str, value: Any) -> bool:
-    """Return a truth value; as in scikit-learn, a whole number is one too."""
-    if not isinstance(value, Integral) and type(value).__name__ not in ("bool", "bool_"):
-        raise refused(name, value, "True or False was expected", "Pass True or False.")
-    return bool(value)
-
-
-def _backbone(name: str, value: Any) -> Callable[[int], nn.Module]:
-    if not callable(value) or isinstance(value, nn.Module):
-        raise refused(
-            name,
-            value,
-            "a function that makes a module from the number of columns was expected",
-            "Pass the class or a function, not a module: every network gets its own.",
-        )
-    made: Callable[[int], nn.Module] = value
-    return made
-
-
-def _splitter(name: str, value: Any) -> Any:
-    if isinstance(value, type) or not hasattr(value, "split") or not hasattr(value, "get_n_splits"):
-        raise refused(
-            name,
-            value,
-            "a splitter of sklearn.model_selection was expected",
-            "Pass one, such as TimeSeriesSplit(), or leave it out for random rows.",
-        )
-    return value
-
-
-def _callbacks(name: str, value: Any) -> tuple[Callable[..., Any], ...]:
-    listed = tuple(value) if isinstance(value, list | tuple) else (value,)
-    if not listed or not all(callable(one) for one in listed):
-        raise refused(
-            name,
-            value,
-            "a function of an Epoch, or a list of such functions, was expected",
-            "Pass one, or leave it out.",
-        )
-    return listed
-
-
-def _directory(name: str, value: Any) -> str:
-    path = os.fspath(value) if isinstance(value, str | os.PathLike) else None
-    if not isinstance(path, str) or not path:
-        fix = "Pass one such as 'runs/first', or leave it out."
-        raise refused(name, value, "the path of a directory was expected", fix)
-    return path
-
-
 def _device(name: str, value: Any) -> torch.device:
-    fix = "Pass 'cpu', or 'cuda' on a machine with a supported graphics card."
     try:
-        device = torch.device(value) if isinstance(value, str | torch.device) else None
-        usable = device is not None and device.type != "meta"
-        torch.empty(0, device=device if usable else None)
-    except (RuntimeError, AssertionError, NotImplementedError) as error:
-        reason = str(error).partition("\n")[0][:200].rstrip(".")
+        device = torch.device(value)
+        torch.empty(1, device=device).cpu()
+    except Exception as error:  # torch raises what its back ends raise
+        reason = f"{type(error).__name__}: {str(error)[:200]}".partition("\n")[0].rstrip(".")
         raise ArgumentError(
-            name, got=f"is {value!r}", expected=f"torch cannot use it ({reason})", fix=fix
+            name,
+            got=f"is {value!r}",
+            expected=f"torch cannot train there ({reason})",
+            fix="Pass 'cpu', or 'cuda' on a machine with a supported graphics card.",
         ) from None
-    if device is None or not usable:
-        raise refused(name, value, "a device of torch that holds data was expected", fix)
     return device
+
+
+# Whole numbers are truth values in scikit-learn, and those of numpy are not bool.
+_FLAG = _where(
+    lambda value: isinstance(value, Integral) or type(value).__name__ in ("bool", "bool_"),
+    "True or False",
+    "Pass True or False.",
+)
+
+
+def check_flag(name: str, value: Any) -> bool:
+    """Return a truth value."""
+    return bool(_FLAG(name, value))
 
 
 CHECKS: Mapping[str, Check] = {
@@ -304,19 +259,40 @@ CHECKS: Mapping[str, Check] = {
         name, value, tuple(HEADS), fix='Choose one of these; "full" has every correlation.'
     ),
     "rank": _optional(_whole("Pass a number such as 5, or leave it out.")),
-    "floor": _optional(_floor),
+    "floor": _optional(
+        lambda name, value: as_real(
+            name, value, fix="Pass a scale of the standardised targets, such as 0.01."
+        )
+    ),
     "width": _whole("Pass a number such as 128."),
     "depth": _whole("Pass a number such as 2."),
     "dropout": _fraction,
     "n_members": _whole("Pass 1 for one network, or a number such as 5."),
     "calibration_fraction": _fraction,
-    "backbone": _optional(_backbone),
-    "splitter": _optional(_splitter),
+    "backbone": _optional(
+        _where(
+            lambda value: callable(value) and not isinstance(value, nn.Module),
+            "a function that makes a module from the number of columns",
+            "Pass the class or a function, not a module: every network gets its own.",
+        )
+    ),
+    "splitter": _optional(
+        _where(
+            lambda value: hasattr(value, "get_n_splits") and not isinstance(value, type),
+            "a splitter of sklearn.model_selection",
+            "Pass one, such as TimeSeriesSplit(), or leave it out for random rows.",
+        )
+    ),
     "settings": _optional(lambda _, value: Settings.given(value)),
     **dict.fromkeys(SETTING_NAMES, _optional(_setting)),
-    "directory": _optional(_directory),
+    "directory": _optional(
+        _where(
+            lambda value: isinstance(value, str | os.PathLike) and bool(os.fspath(value)),
+            "the path of a directory",
+            "Pass one such as 'runs/first', or leave it out.",
+        )
+    ),
     "device": _optional(_device),
-    "callbacks": _optional(_callbacks),
     "warm_start": check_flag,
     "verbose": check_flag,
 }
@@ -328,8 +304,8 @@ def check_parameter(name: str, value: Any) -> Any:
 
 
 def check_parameters(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the plain values of all parameters in `CHECKS`, also checked against one another."""
-    checked = {name: check_parameter(name, values[name]) for name in CHECKS}
+    """Return the parameters with plain values, also checked against one another."""
+    checked = {**values, **{name: check_parameter(name, values[name]) for name in CHECKS}}
     if checked["rank"] is not None and checked["covariance"] != "low_rank":
         raise ArgumentError(
             "rank",

@@ -22,7 +22,6 @@ from condens.errors import ArgumentError, ModelFileError, ShapeError, TrainingEr
 from condens.estimator.construction import (
     SETTING_NAMES,
     Architecture,
-    changed,
     check_flag,
     check_parameter,
     check_parameters,
@@ -559,14 +558,18 @@ class MDNRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
             inputs, given = Inputs.fit(*table, self.target_transform)
         architecture = Architecture(
             n_columns=inputs.encoder.columns,
-            n_targets=inputs.n_targets,
+            transforms=inputs.transforms,
             categories=inputs.encoder.categories,
             names=inputs.target_names,
-            transforms=inputs.transforms,
             **{name: parameters[name] for name in OPTION_NAMES},
         )
         if keep:
-            self._check_unchanged(architecture)
+            asked = choose_transforms(
+                self.target_transform, inputs.labels, inputs.transforms.__getitem__
+            )
+            replace(architecture, transforms=asked).check_unchanged(
+                self.network_, parameters["n_components"]
+            )
         validation_fraction = combine_settings(parameters, Settings()).validation_fraction
         division = divide(
             given,
@@ -599,13 +602,6 @@ class MDNRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         if division.calibration is not None:
             self._calibrate(division.calibration)
         return self
-
-    def _check_unchanged(self, architecture: Architecture) -> None:
-        """Refuse to continue with parameters that describe another network."""
-        labels, transforms = self.inputs_.labels, self.transforms_
-        if choose_transforms(self.target_transform, labels, lambda i: transforms[i]) != transforms:
-            raise changed("target_transform")
-        architecture.check_unchanged(self.network_, self.n_components)
 
     def _train(
         self,

@@ -150,7 +150,6 @@ def posterior(
     settings = replace(settings or default_settings(len(rows)), seed=seed)
     architecture = Architecture(
         n_columns=rows.condition.shape[1],
-        n_targets=rows.target.shape[1],
         names=given.names,
         transforms=_transforms(target_transform, given),
     )

@@ -1,0 +1,476 @@
+"""Which rows a fit trains, validates and calibrates on, and where and how long it trains."""
+
+import warnings
+
+import numpy as np
+import pandas as pd
+import pytest
+import sklearn
+import torch
+from helpers.regressors import MIXED, NAMED, Bent, X, Y, regressor
+from numpy.testing import assert_allclose, assert_array_equal
+from sklearn.base import clone
+from sklearn.model_selection import (
+    GridSearchCV,
+    GroupKFold,
+    GroupShuffleSplit,
+    KFold,
+    LeaveOneGroupOut,
+    PredefinedSplit,
+    TimeSeriesSplit,
+    cross_validate,
+)
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+from condens import MDNRegressor
+from condens.data import Rows
+from condens.errors import ArgumentError, DimensionError, RunDirectoryError, ShapeError
+from condens.estimator.inputs import divide
+from condens.training import Settings, default_settings
+
+GROUPS = np.repeat([f"house {i}" for i in range(24)], 10)
+
+
+def numbered(count=100):
+    """Return rows whose condition is their number."""
+    return Rows.of(np.arange(count, dtype=float), np.zeros(count))
+
+
+def parts(count=100, groups=None, splitter=None, calibration=0.0, validation=0.1, seed=0):
+    """Return the numbers of the rows that are trained on, validated on and calibrated on."""
+    division = divide(
+        numbered(count),
+        groups,
+        splitter=splitter,
+        calibration_fraction=calibration,
+        validation_fraction=validation,
+        validation=None,
+        seed=seed,
+    )
+    return [[] if part is None else part.condition[:, 0].int().tolist() for part in division[:3]]
+
+
+class TestDivision:
+    def test_time_order(self):
+        rows, validation, calibration = parts(splitter=TimeSeriesSplit(4))
+        assert rows == list(range(80))
+        assert validation == list(range(80, 100))
+        assert calibration == []
+
+    def test_calibration_comes_after_validation_in_time(self):
+        rows, validation, calibration = parts(splitter=TimeSeriesSplit(4), calibration=0.5)
+        assert rows == list(range(64))
+        assert validation == list(range(64, 80))
+        assert calibration == list(range(80, 100))
+
+    def test_a_gap_is_left_out(self):
+        rows, validation, _ = parts(splitter=TimeSeriesSplit(4, gap=5))
+        assert rows == list(range(75))
+        assert validation == list(range(80, 100))
+
+    def test_predefined_rows(self):
+        fold = np.where(np.arange(100) % 10 == 3, 0, -1)
+        rows, validation, _ = parts(splitter=PredefinedSplit(fold))
+        assert validation == list(range(3, 100, 10))
+        assert sorted(rows + validation) == list(range(100))
+
+    @pytest.mark.parametrize("splitter", [None, GroupShuffleSplit(random_state=1), GroupKFold(4)])
+    @pytest.mark.parametrize("calibration", [0.0, 0.25])
+    def test_groups_stay_together(self, splitter, calibration):
+        groups = np.random.default_rng(0).integers(0, 12, 100)
+        found = parts(groups=groups, splitter=splitter, calibration=calibration)
+        assert sorted(number for part in found for number in part) == list(range(100))
+        assert bool(found[2]) == bool(calibration)
+        for one, other in ((0, 1), (0, 2), (1, 2)):
+            assert not set(groups[found[one]]) & set(groups[found[other]])
+
+    def test_fractions_are_of_the_groups(self):
+        groups = np.repeat(np.arange(20), 5)
+        rows, validation, calibration = parts(groups=groups, calibration=0.2, validation=0.25)
+        assert [len(set(groups[part])) for part in (calibration, validation)] == [4, 4]
+        assert len(rows) == 60
+
+    def test_groups_are_drawn_by_the_seed(self):
+        groups = np.repeat(np.arange(20), 5)
+        one, again, other = (parts(groups=groups, seed=seed) for seed in (3, 3, 4))
+        assert one == again != other
+
+    def test_no_validation_rows_where_none_are_asked_for(self):
+        _, validation, calibration = parts(
+            splitter=TimeSeriesSplit(4), calibration=0.5, validation=0.0
+        )
+        assert validation == []
+        assert calibration == list(range(80, 100))
+
+
+def test_a_splitter_sees_all_rows_and_unobserved_ones_are_left_out():
+    y = Y.copy()
+    y[[3, 200, 239]] = np.nan
+    model = regressor(splitter=TimeSeriesSplit(5)).fit(X, y)
+    history = model.history_
+    assert (history.rows, history.validation_rows, history.rows_left_out) == (199, 38, 3)
+
+
+def test_rows_that_are_held_out_do_not_train():
+    wild = Y.copy()
+    wild[200:] += 50
+    options = {"splitter": TimeSeriesSplit(5), "random_state": 0}
+    one = regressor(**options, calibration_fraction=0.1).fit(X, Y)
+    other = regressor(**options, calibration_fraction=0.1).fit(X, wild)
+    assert_array_equal(one.predict(X), other.predict(X))
+    assert one.calibration_.ranks.shape == (40,)
+    assert (one.calibration_.ranks != other.calibration_.ranks).all()
+
+
+def test_groups_decide_what_is_validated_and_calibrated_on():
+    model = regressor(validation_fraction=0.25, calibration_fraction=0.25).fit(X, Y, groups=GROUPS)
+    assert model.calibration_.ranks.shape == (60,)
+    assert model.history_.validation_rows == 50  # a quarter of 18 groups, rounded up
+    assert model.history_.rows == 130
+    by_name = pd.Series(GROUPS, index=np.arange(240)[::-1])
+    again = regressor(validation_fraction=0.25, calibration_fraction=0.25)
+    assert_array_equal(again.fit(X, Y, groups=by_name).predict(X), model.predict(X))
+
+
+def test_validation_data_is_validated_on_and_nothing_else():
+    model = regressor(epochs=6, settings=None).fit(
+        X[:200], Y[:200], validation_data=(X[200:], Y[200:])
+    )
+    assert (model.history_.rows, model.history_.validation_rows) == (200, 40)
+    expected = -model.score_samples(X[200:], Y[200:]).mean()
+    # Trained in single precision.
+    assert model.history_.best_nll == pytest.approx(expected, rel=1e-4)
+    weights = np.where(np.arange(40) < 10, 1.0, 0.0)
+    data = (X[200:], Y[200:], weights)
+    weighted = regressor().fit(X[:200], Y[:200], validation_data=data)
+    assert weighted.history_.validation_rows == 10
+    assert weighted.history_.rows_left_out == 0
+
+
+def test_validation_data_is_read_by_names():
+    swapped = NAMED[["größe", "price"]]
+    one, other = (
+        regressor().fit(MIXED, NAMED, validation_data=(MIXED, y)) for y in (NAMED, swapped)
+    )
+    assert one.history_.best_nll == other.history_.best_nll
+    with pytest.raises(DimensionError, match=r"validation_data\[0\] has town as column 0"):
+        regressor().fit(MIXED, NAMED, validation_data=(MIXED[["town", "area", "new"]], NAMED))
+    with pytest.raises(ShapeError, match=r"validation_data\[1\] has 1 column"):
+        regressor().fit(X, Y, validation_data=(X, Y[:, 0]))
+    with pytest.raises(ShapeError, match=r"validation_data\[1\] has 5 rows"):
+        regressor().fit(X, Y, validation_data=(X, Y[:5]))
+    with pytest.raises(ArgumentError, match=r"validation_data\[1\], column 0, has -.* above 0"):
+        regressor(target_transform="positive").fit(X, np.exp(Y), validation_data=(X, Y))
+
+
+class Twice:
+    def split(self, *_):
+        yield [0, 1, 2], [2, 3]
+
+    def get_n_splits(self):
+        return 1
+
+
+REFUSED = {
+    "one group": ({}, {"groups": np.zeros(240)}, r"^groups cannot divide 240 rows"),
+    "too few groups": ({}, {"groups": np.zeros(3)}, r"^groups has shape \[3\], but there are 240"),
+    "groups needed": (
+        {"splitter": LeaveOneGroupOut()},
+        {},
+        r"^splitter cannot divide 240 rows \(ValueError: The 'groups' parameter should not be None",
+    ),
+    "too many splits": ({"splitter": KFold(999)}, {}, r"^splitter cannot divide 240 rows"),
+    "row twice": ({"splitter": Twice()}, {}, r"^splitter gives 3 training and 2 test rows of 240"),
+    "another number of rows": (
+        {"splitter": PredefinedSplit(np.arange(300) % 2)},
+        {},
+        r"^splitter gives 150 training and 150 test rows of 240",
+    ),
+    "class": ({"splitter": KFold}, {}, r"^splitter is .*TimeSeriesSplit\(\)"),
+    "validation twice": (
+        {"validation_fraction": 0.2},
+        {"validation_data": (X, Y)},
+        r"^validation_data was passed with validation_fraction=0.2",
+    ),
+    "validation thrice": (
+        {"validation_fraction": 0.2, "splitter": KFold()},
+        {},
+        r"^validation_fraction is 0.2 with a splitter",
+    ),
+    "no pair": ({}, {"validation_data": X}, r"^validation_data is a ndarray.*\(X, y\)"),
+    "rank": ({"rank": 2}, {}, r"^rank is 2 with covariance='full'.*covariance='low_rank'"),
+    "epochs twice": ({"epochs": 5}, {}, r"^epochs is 5 and, in settings, 3.*Leave epochs out"),
+    "epochs": ({"epochs": 0, "settings": None}, {}, r"^epochs is 0"),
+    "learning rate": ({"learning_rate": -1.0}, {}, r"^learning_rate is -1.0"),
+    "floor": ({"floor": -1.0}, {}, r"^floor is -1.0.*standardised target"),
+    "floor above all": ({"floor": 1e40}, {}, r"^floor is 1e\+40"),
+    "meta": ({"device": "meta"}, {}, r"^device is 'meta', but torch cannot train there"),
+    "device": ({"device": "abacus"}, {}, r"^device is 'abacus', but torch cannot train there"),
+    "callbacks": ({"callbacks": [3]}, {}, r"^callbacks .*"),
+    "directory": ({"directory": 3}, {}, r"^directory is 3.*'runs/first'"),
+    "seedless directory": (
+        {"directory": "x", "random_state": None},
+        {},
+        r"^directory is 'x' with random_state=None.*random_state=0",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_refused(case):
+    parameters, arguments, message = REFUSED[case]
+    with pytest.raises(ArgumentError, match=message):
+        regressor(**parameters).fit(X, Y, **arguments)
+
+
+# Plain parameters beside settings.
+
+
+def test_plain_parameters_are_those_of_the_settings():
+    plain = regressor(settings=None, epochs=4, batch_size=50, learning_rate=0.01).fit(X, Y)
+    settings = default_settings(240)
+    both = Settings(**settings.to_dict() | {"epochs": 4, "batch_size": 50, "learning_rate": 0.01})
+    assert_array_equal(plain.predict(X), regressor(settings=both).fit(X, Y).predict(X))
+    mixed = regressor(settings=Settings(clip=1.0), epochs=3).fit(X, Y)
+    expected = regressor(settings=Settings(clip=1.0, epochs=3)).fit(X, Y)
+    assert_array_equal(mixed.predict(X), expected.predict(X))
+    assert mixed.n_iter_ == 3
+    search = GridSearchCV(regressor(), {"learning_rate": [1e-5, 1e-2]}, cv=2).fit(X, Y)
+    assert search.best_params_ == {"learning_rate": 1e-2}
+
+
+def test_validation_fraction():
+    assert regressor(validation_fraction=0.25).fit(X, Y).history_.validation_rows == 60
+    assert regressor(validation_fraction=0).fit(X, Y).history_.validation_rows == 0
+    assert regressor().fit(X, Y).history_.validation_rows == 24
+
+
+def test_learned_attributes():
+    model = regressor(3, n_members=2).fit(X, Y)
+    assert model.n_components_ == 3
+    assert model.n_iter_ == len(model.loss_curve_) == 3
+    assert model.loss_curve_ == [epoch.train_nll for epoch in model.history_.epochs]
+    assert model.loss_curve_[-1] < model.loss_curve_[0]
+    chosen = regressor("auto").fit(X, Y)
+    assert chosen.n_components_ == chosen.predict_dist(X).n_components
+    for name in ("n_components_", "n_iter_", "loss_curve_", "n_features_in_", "encoder_"):
+        assert not hasattr(regressor(), name)
+
+
+@pytest.mark.parametrize("backbone", [None, Bent])
+def test_the_floor_bounds_every_scale(backbone):
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(300, 1))
+    y = 5.0 * x[:, 0]  # a function of x: scales fall to the floor
+    low, high = (
+        regressor(1, floor=floor, backbone=backbone, epochs=60, settings=None).fit(x, y)
+        for floor in (1e-4, 0.5)
+    )
+    for model, floor in ((low, 1e-4), (high, 0.5)):
+        assert model.network_.head.floor == floor
+        assert model.predict(x, return_std=True)[1].min() >= 0.999 * floor * y.std()
+    assert low.predict(x, return_std=True)[1].min() < 0.3 * y.std()
+
+
+def test_the_rank_is_that_of_the_covariances():
+    y = Y @ np.random.default_rng(0).normal(size=(2, 6))
+    for rank in (1, 4):
+        model = regressor(covariance="low_rank", rank=rank).fit(X, y)
+        assert model.predict_dist(X).rank == rank
+    assert regressor(covariance="low_rank").fit(X, y).predict_dist(X).rank == 5
+
+
+@pytest.mark.parametrize("change", [{"floor": 0.01}, {"rank": 2}])
+def test_going_on_with_another_head_is_refused(change):
+    model = regressor(covariance="low_rank", warm_start=True).fit(X, Y)
+    with pytest.raises(ArgumentError, match=r"head\.(floor|rank)\) changed since the fit"):
+        model.set_params(**change).fit(X, Y)
+
+
+# Callbacks and devices.
+
+
+def test_callbacks_see_every_epoch_and_may_stop():
+    seen, more = [], []
+
+    def stop(epoch):
+        seen.append(epoch.epoch)
+        return epoch.epoch == 1
+
+    model = regressor(callbacks=[stop, more.append], settings=Settings(epochs=9)).fit(X, Y)
+    assert seen == [0, 1] == [epoch.epoch for epoch in more]
+    assert model.n_iter_ == 2
+    alone = regressor(callbacks=more.append).fit(X, Y)
+    assert alone.n_iter_ == 3
+    assert len(more) == 5
+    # A value that is only true is not True.
+    assert regressor(callbacks=lambda _: 1).fit(X, Y).n_iter_ == 3
+    assert clone(alone).callbacks == alone.callbacks
+
+
+def test_the_device_is_where_training_happens():
+    devices = set()
+
+    class Watching(Bent):
+        def forward(self, condition):
+            devices.add(str(condition.device))
+            return super().forward(condition)
+
+    named = regressor(backbone=Watching, device="cpu").fit(X, Y, validation_data=(X, Y))
+    plain = regressor(backbone=Watching, device=torch.device("cpu")).fit(X, Y, np.ones(240))
+    assert devices == {"cpu"}
+    assert named.network_.target_scaling.scale.device.type == "cpu"
+    assert np.isfinite(plain.predict(X)).all()
+    assert_array_equal(
+        regressor(device="cpu").fit(X, Y).predict(X), regressor().fit(X, Y).predict(X)
+    )
+
+
+# Directories.
+
+
+class EndedError(Exception):
+    """Raised by a callback, as a process that is killed after the epoch would end."""
+
+
+def interrupt_after(epochs):
+    def callback(epoch):
+        if epoch.epoch + 1 == epochs:
+            raise EndedError
+
+    return callback
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"n_members": 2},
+        {"backbone": Bent},
+        {"dropout": 0.2, "calibration_fraction": 0.2},
+        {"splitter": TimeSeriesSplit(5)},
+        {"n_components": "auto"},
+        {"n_components": "auto", "n_members": 2},
+    ],
+    ids=str,
+)
+def test_a_fit_is_resumed_to_the_same_bytes(options, tmp_path):
+    options = {"settings": Settings(epochs=6), **options}
+    whole = regressor(**options).fit(X, Y)
+    kept = {**options, "directory": tmp_path / "run"}
+    with pytest.raises(EndedError):
+        regressor(**kept, callbacks=interrupt_after(3)).fit(X, Y)
+    epochs = []
+    resumed = regressor(**kept, callbacks=epochs.append).fit(X, Y)
+    assert epochs[0].epoch == 3
+    assert_array_equal(resumed.predict(X), whole.predict(X))
+    assert resumed.loss_curve_ == whole.loss_curve_
+    finished = regressor(**kept).fit(X, Y)  # nothing is left to do
+    assert_array_equal(finished.predict(X), whole.predict(X))
+
+
+def test_a_directory_belongs_to_one_fit(tmp_path):
+    model = regressor(directory=str(tmp_path / "run")).fit(X, Y)
+    for other in (
+        lambda: clone(model).fit(X, Y + 1),
+        lambda: clone(model).set_params(width=9).fit(X, Y),
+        lambda: clone(model).set_params(random_state=1).fit(X, Y),
+    ):
+        with pytest.raises(RunDirectoryError, match=r"name another directory"):
+            other()
+    model.set_params(warm_start=True)
+    with pytest.raises(ArgumentError, match=r"^directory is .*starts with a new network"):
+        model.fit(X, Y)
+    model.partial_fit(X, Y)  # keeps no state
+
+
+def test_files_have_the_parameters_that_a_stranger_may_choose(tmp_path):
+    options = {
+        "floor": 0.01,
+        "rank": 2,
+        "covariance": "low_rank",
+        "batch_size": 64,
+        "learning_rate": 0.002,
+        "validation_fraction": 0.2,
+        "device": "cpu",
+    }
+    others = {
+        "directory": tmp_path / "run",
+        "splitter": None,
+        "callbacks": [print_nothing],
+    }
+    model = regressor(**options, **others).fit(X, Y)
+    model.save(tmp_path / "m")
+    loaded = MDNRegressor.load(tmp_path / "m")
+    found = loaded.get_params()
+    assert {name: found[name] for name in options} == options
+    assert found["directory"] is found["callbacks"] is None
+    assert_array_equal(loaded.predict(X), model.predict(X))
+
+
+def print_nothing(_):
+    return False
+
+
+# Routing.
+
+
+def test_groups_and_validation_data_are_routed():
+    with sklearn.config_context(enable_metadata_routing=True):
+        asking = regressor(validation_fraction=0.25).set_fit_request(
+            groups=True, sample_weight=False, validation_data=False
+        )
+        pipeline = make_pipeline(StandardScaler(), asking).fit(X, Y, groups=GROUPS)
+        assert pipeline[-1].history_.validation_rows == 60
+        scores = cross_validate(
+            asking, X, Y, cv=GroupKFold(3), params={"groups": GROUPS}, return_estimator=True
+        )
+        for model in scores["estimator"]:
+            assert model.history_.validation_rows == 40  # a quarter of 16 groups
+        validated = regressor().set_fit_request(validation_data=True)
+        fitted = make_pipeline(StandardScaler(), validated).fit(X, Y, validation_data=(X, Y))
+        assert fitted[-1].history_.validation_rows == 240
+        with pytest.raises(ValueError, match="not explicitly set as requested"):
+            make_pipeline(StandardScaler(), regressor()).fit(X, Y, groups=GROUPS)
+    named = make_pipeline(StandardScaler(), regressor(validation_fraction=0.25))
+    named.fit(X, Y, mdnregressor__groups=GROUPS)
+    assert named[-1].history_.validation_rows == 60
+
+
+def test_rows_are_read_as_the_network_reads_them():
+    model = regressor().fit(MIXED, NAMED)
+    rows = model.read_rows(MIXED, NAMED[["größe", "price"]], np.ones(240))
+    assert_array_equal(rows.target.numpy(), NAMED.to_numpy())
+    with torch.no_grad():
+        found = model.network_(rows.condition).log_prob(rows.target)
+    assert_allclose(found.numpy(), model.score_samples(MIXED, NAMED), rtol=1e-12)
+
+
+def test_a_table_is_read_once_a_call(monkeypatch):
+    from condens.data.table import Table
+
+    model, reads = regressor(calibration_fraction=0.3).fit(MIXED, NAMED), []
+    read = Table._of_frame.__func__
+
+    def counted(cls, frame, name):
+        reads.append(name)
+        return read(cls, frame, name)
+
+    monkeypatch.setattr(Table, "_of_frame", classmethod(counted))
+    from condens.estimator import energy_scorer, log_likelihood_scorer
+
+    for ask, expected in (
+        (lambda: clone(model).fit(MIXED, NAMED), ["X", "y"]),
+        (lambda: model.predict(MIXED, return_std=True), ["X"]),
+        (lambda: model.predict_region(MIXED), ["X"]),
+        (lambda: model.score(MIXED, NAMED), ["X", "y"]),
+        (lambda: model.score_samples(MIXED, NAMED), ["X", "y"]),
+        (lambda: log_likelihood_scorer(model, MIXED, NAMED), ["X", "y"]),
+        (lambda: energy_scorer(model, MIXED, NAMED), ["X", "y"]),
+    ):
+        reads.clear()
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            ask()
+        assert reads == expected
