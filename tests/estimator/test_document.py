@@ -25,7 +25,7 @@ pytestmark = [
 ]
 
 GAPS = NAMED.mask(np.random.default_rng(3).random(NAMED.shape) < 0.1)
-COUNTS = NAMED.round().assign(share=lambda frame: 0.5 + 0.4 * np.tanh(frame["price"] - 1))
+COUNTS = NAMED.round().assign(fraction=lambda frame: 0.5 + 0.4 * np.tanh(frame["price"] - 1))
 
 # Every covariance, members, transforms, categories, calibrations, names and backbones.
 KINDS = {

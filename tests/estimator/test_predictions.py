@@ -1,4 +1,4 @@
-"""What a fitted model answers, against the densities that it answers from."""
+"""Predictions of a fitted model, against its densities."""
 
 import warnings
 
@@ -93,7 +93,7 @@ def test_blocks_do_not_matter(model, monkeypatch):
         assert_allclose(ask(), expected, rtol=1e-9, atol=1e-12)
 
 
-def test_score_is_the_share_of_variance():
+def test_score_is_the_explained_fraction_of_variance():
     model = regressor(settings=Settings(epochs=60)).fit(X, Y)
     rest = ((Y - model.predict(X)) ** 2).sum(0) / ((Y - Y.mean(0)) ** 2).sum(0)
     assert model.score(X, Y) == pytest.approx(1 - rest.mean(), abs=1e-12)

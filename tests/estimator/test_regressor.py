@@ -325,7 +325,7 @@ def test_rows_kept_for_calibration_are_never_trained_on():
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "message"),
     [
         ({"n_components": 3}, "head.n_components"),
         ({"covariance": "tied"}, "head"),
@@ -336,13 +336,13 @@ def test_rows_kept_for_calibration_are_never_trained_on():
         ({"target_transform": ["real", (-99, 99)]}, "transforms"),
     ],
 )
-def test_going_on_with_other_parameters_is_refused(change, told):
+def test_going_on_with_other_parameters_is_refused(change, message):
     model = regressor(warm_start=True).fit(X, Y)
     before = model.predict(X)
     model.set_params(**change)
     for go_on in (model.fit, model.partial_fit):
         with pytest.raises(
-            ArgumentError, match=rf"({told}).* changed since the fit.*Set them back"
+            ArgumentError, match=rf"({message}).* changed since the fit.*Set them back"
         ):
             go_on(X, Y)
     assert_array_equal(model.predict(X), before)
@@ -399,7 +399,7 @@ def test_components_are_found():
 def test_backbones():
     model = regressor(backbone=Bent, n_members=2).fit(MIXED, NAMED)
     assert isinstance(model.network_.members[0].backbone, Bent)
-    # Four columns come out of three: one tells where the area was missing.
+    # Four columns come out of three: one says where the area was missing.
     assert model.network_.members[0].backbone.linear.in_features == 4
     assert np.isfinite(model.score_samples(MIXED, NAMED)).all()
 
@@ -557,7 +557,7 @@ def test_missing_targets_count_by_their_exact_marginal():
     assert np.isfinite(trained.predict(X)).all()
 
 
-# Errors: what came, what was expected, what to do.
+# Errors: what was passed, what was expected, what to do.
 
 SERIES = pd.Series(["a"] * 240)
 REFUSED = {
@@ -586,10 +586,10 @@ REFUSED = {
 
 @pytest.mark.parametrize("case", REFUSED)
 def test_tables_that_are_refused(case):
-    x, y, error, told = REFUSED[case]
-    with pytest.raises(error, match=told):
+    x, y, error, message = REFUSED[case]
+    with pytest.raises(error, match=message):
         regressor().fit(x, y)
-    with pytest.raises(error, match=told):
+    with pytest.raises(error, match=message):
         regressor().partial_fit(x, y)
 
 
@@ -605,8 +605,8 @@ WEIGHTS = {
 
 @pytest.mark.parametrize("case", WEIGHTS)
 def test_weights_that_are_refused(case):
-    weights, error, told = WEIGHTS[case]
-    with pytest.raises(error, match=told):
+    weights, error, message = WEIGHTS[case]
+    with pytest.raises(error, match=message):
         regressor().fit(X, Y, sample_weight=weights)
 
 
@@ -664,9 +664,9 @@ def test_positive_targets_over_orders_of_magnitude_are_advised():
     wide = np.exp(3 * Y)
     with pytest.warns(
         TargetWarning, match=r"column\(s\) 0, 1 and .*target_transform='positive'"
-    ) as told:
+    ) as message:
         regressor().fit(X, wide)
-    assert sum(one.category is TargetWarning for one in told) == 1
+    assert sum(one.category is TargetWarning for one in message) == 1
     named = pd.DataFrame({"price": wide[:, 0], "lat": Y[:, 1]})
     with pytest.warns(TargetWarning, match=r"column\(s\) 'price' and"):
         model = regressor().fit(X, named)
@@ -784,8 +784,8 @@ def test_the_history_is_drawn_where_pyplot_sees_it(fitted, tmp_path):
     colours = np.unique(plt.imread(tmp_path / "history.png").reshape(-1, 4), axis=0)
     assert len(colours) > 100
     plt.close(axes.figure)
-    own = Figure().subplots()
-    assert fitted.plot_history(own) is own
+    axes = Figure().subplots()
+    assert fitted.plot_history(axes) is axes
     assert not plt.get_fignums()
 
 

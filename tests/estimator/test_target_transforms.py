@@ -1,4 +1,4 @@
-"""Targets that are not any real number, fitted end to end by the estimator."""
+"""Constrained targets, fitted end to end by the estimator."""
 
 import warnings
 
@@ -20,13 +20,13 @@ def positive(rows, rng):
     return x, np.exp(x[:, 0] + rng.normal(size=rows))
 
 
-def share(rows, rng):
+def fraction(rows, rng):
     x = rng.normal(size=(rows, 1))
     return x, 1 / (1 + np.exp(-2 * x[:, 0] - 2 * rng.normal(size=rows)))
 
 
 def between(rows, rng):
-    x, y = share(rows, rng)
+    x, y = fraction(rows, rng)
     return x, 40 * y - 10
 
 
@@ -42,7 +42,7 @@ def signed(rows, rng):
 
 PROBLEMS = {
     "positive": (positive, "positive", (0.0, np.inf)),
-    "unit": (share, "unit", (0.0, 1.0)),
+    "unit": (fraction, "unit", (0.0, 1.0)),
     "between": (between, (-10, 30), (-10.0, 30.0)),
     "count": (counts, "count", (0.0, np.inf)),
     "integer": (signed, "integer", (-np.inf, np.inf)),
@@ -83,7 +83,7 @@ def test_transformed_densities_are_better(fits, name):
 @pytest.mark.parametrize(("name", "least"), [("count", 0.005), ("integer", -0.01)])
 def test_probabilities_of_whole_numbers_against_those_of_cells(fits, name, least):
     x, y, transformed, plain = fits(name)
-    # The fair rival is the plain density's mass between y − ½ and y + ½.
+    # The fair rival is the plain density's probability between y − ½ and y + ½.
     density, at = plain.predict_dist(x), torch.from_numpy(y)[:, None]
     cell = np.log((density.cdf(at + 0.5) - density.cdf(at - 0.5)).numpy())
     gain = transformed.score_samples(x, y) - cell
@@ -185,7 +185,7 @@ def test_missing_targets_together_with_transforms():
     whole = regressor(2, target_transform=spec, **options).fit(*joint(1500, rng))
     # A third of the entries missing costs little.
     assert model.score_samples(x, y).mean() > whole.score_samples(x, y).mean() - 0.15
-    # Price and rooms go together: knowing one tells of the other.
+    # Price and rooms go together: one informs about the other.
     rooms = density.condition({"price": y["price"].to_numpy()}).log_prob(y[["rooms"]].to_numpy())
     assert float(rooms.mean()) > model.score_samples(x, y.assign(price=np.nan)).mean() + 0.05
 
@@ -218,18 +218,18 @@ def test_places_where_there_are_no_names():
 
 
 @pytest.mark.filterwarnings("ignore:.*explained by no component")
-def test_automatic_transforms_are_told():
+def test_automatic_transforms_are_named():
     rng = np.random.default_rng(3)
     y = pd.DataFrame(
         {
             "income": np.exp(2 * rng.normal(size=240)),
             "children": rng.poisson(1.5, 240),
-            "share": rng.uniform(0.1, 0.9, 240),
+            "fraction": rng.uniform(0.1, 0.9, 240),
             "change": Y[:, 0],
         }
     )
-    told = r"'auto' chose {'income': Positive.*'children': Integer.*'share': Interval.*: Real"
-    with pytest.warns(UserWarning, match=told) as seen:
+    message = r"'auto' chose {'income': Positive.*'children': Integer.*'fraction': Interval.*: Real"
+    with pytest.warns(UserWarning, match=message) as seen:
         model = regressor(target_transform="auto").fit(X, y)
     assert seen[0].filename == __file__
     assert model.transforms_ == (Positive(), Integer(lower=0), Interval(0.0, 1.0), Real())

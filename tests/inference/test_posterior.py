@@ -1,4 +1,4 @@
-"""Posteriors in one call, against those that are known."""
+"""Posteriors in one call, against known ones."""
 
 import math
 
@@ -34,44 +34,44 @@ def gaussian(rows):
 
 def test_the_posterior_of_a_linear_simulator():
     theta, x, exact = gaussian(4000)
-    learnt = posterior(theta, x, n_components=1, settings=Settings(epochs=40, batch_size=256))
+    learned = posterior(theta, x, n_components=1, settings=Settings(epochs=40, batch_size=256))
     for observation in x[:3]:
-        ours, known = learnt.given(observation), exact(observation)
+        ours, known = learned.given(observation), exact(observation)
         assert isinstance(ours, GaussianMixture)
         deviation = known.variance.sqrt()
         assert ((ours.mean - known.mean).abs() < 0.15 * deviation).all()
         assert_close(ours.covariance_matrix.float(), known.covariance_matrix, rtol=0.1, atol=0.01)
-        drawn = learnt.sample((500,), observation)
-        assert_close(learnt.log_prob(drawn, observation), ours.log_prob(drawn))
-    assert learnt.history.epochs
+        drawn = learned.sample((500,), observation)
+        assert_close(learned.log_prob(drawn, observation), ours.log_prob(drawn))
+    assert learned.history.epochs
 
 
 def test_bounded_parameters_stay_in_their_bounds():
     generator = torch.Generator().manual_seed(0)
     theta = torch.rand(2000, 2, generator=generator) * torch.tensor([3.0, 1.0])
-    table = pd.DataFrame(theta.numpy(), columns=["rate", "share"])
+    table = pd.DataFrame(theta.numpy(), columns=["rate", "fraction"])
     x = theta + 0.5 * torch.randn(2000, 2, generator=generator)
-    bounds = {"rate": "positive", "share": (0, 1)}
-    learnt = posterior(table, x, target_transform=bounds, settings=Settings(epochs=10))
-    found = learnt.given([0.0, 1.0])
+    bounds = {"rate": "positive", "fraction": (0, 1)}
+    learned = posterior(table, x, target_transform=bounds, settings=Settings(epochs=10))
+    found = learned.given([0.0, 1.0])
     assert isinstance(found, TransformedMixture)
-    drawn = learnt.sample((5000,), [0.0, 1.0], generator=generator)
+    drawn = learned.sample((5000,), [0.0, 1.0], generator=generator)
     assert (drawn > 0).all()
     assert (drawn[:, 1] < 1).all()
-    assert found.marginal("share").log_prob([0.5]).isfinite()
+    assert found.marginal("fraction").log_prob([0.5]).isfinite()
     steps = (torch.arange(2000, dtype=torch.float64) + 0.5) / 2000
-    coverage = found.marginal("share").log_prob(steps[:, None]).exp().mean()
+    coverage = found.marginal("fraction").log_prob(steps[:, None]).exp().mean()
     assert_close(coverage, torch.tensor(1.0).double(), rtol=0, atol=1e-3)
 
 
 def test_observations_of_any_shape_and_batches_of_them():
     theta, x, _ = gaussian(100)
-    learnt = posterior(theta, x, settings=QUICK)
+    learned = posterior(theta, x, settings=QUICK)
     images = torch.cat([x, x], 1).reshape(100, 2, 3)
     seen = posterior(theta, images, settings=QUICK)
     assert seen.given(images[0]).batch_shape == ()
     assert seen.given(images[:4]).batch_shape == (4,)
-    assert_close(learnt.given(x[:4])[2].mean, learnt.given(x[2]).mean)
+    assert_close(learned.given(x[:4])[2].mean, learned.given(x[2]).mean)
     assert posterior(theta, x[:, 0], settings=QUICK).given([0.5]).batch_shape == ()
     assert posterior(theta[:, 0], x, settings=QUICK).given(x[0]).event_shape == (1,)
 
@@ -91,34 +91,34 @@ def test_names_are_heeded(frame):
     parameters = frame({"a": theta[:, 0].numpy(), "b": theta[:, 1].numpy()})
     names = ["u", "v", "w"]
     table = frame({name: x[:, i].numpy() for i, name in enumerate(names)})
-    learnt = posterior(parameters, table, settings=QUICK)
+    learned = posterior(parameters, table, settings=QUICK)
     plain = posterior(theta, x, settings=QUICK)
-    assert learnt.observation_names == ("u", "v", "w")
+    assert learned.observation_names == ("u", "v", "w")
     expected = plain.given(x).mean
     for order in (names, names[::-1], ["v", "u", "w"]):
-        assert torch.equal(learnt.given(table[order]).mean, expected)
-    assert torch.equal(learnt.given(x).mean, expected)
-    density = learnt.given(table[names[::-1]])
-    both = learnt.log_prob(parameters[["b", "a"]], table[names[::-1]])
+        assert torch.equal(learned.given(table[order]).mean, expected)
+    assert torch.equal(learned.given(x).mean, expected)
+    density = learned.given(table[names[::-1]])
+    both = learned.log_prob(parameters[["b", "a"]], table[names[::-1]])
     assert torch.equal(both, density.log_prob(theta.double()))
-    drawn = learnt.sample((3,), table[names[::-1]], generator=torch.Generator().manual_seed(0))
+    drawn = learned.sample((3,), table[names[::-1]], generator=torch.Generator().manual_seed(0))
     assert torch.equal(drawn, plain.sample((3,), x, generator=torch.Generator().manual_seed(0)))
     other = table.rename(columns={"u": "z"}) if frame is pd.DataFrame else table.rename({"u": "z"})
     with pytest.raises(DimensionError, match=r"observation has z, v, w, but u, v, w were trained"):
-        learnt.given(other)
+        learned.given(other)
     with pytest.raises(DimensionError, match=r"observation has u, v, but u, v, w were trained"):
-        learnt.given(table[["u", "v"]])
+        learned.given(table[["u", "v"]])
 
 
 def test_a_row_of_a_frame_is_read_by_its_index():
     theta, x, _ = gaussian(100)
     table = pd.DataFrame(x.numpy(), columns=["u", "v", "w"])
-    learnt = posterior(theta, table, settings=QUICK)
+    learned = posterior(theta, table, settings=QUICK)
     row = table.iloc[3]
-    assert learnt.given(row).batch_shape == ()
-    assert torch.equal(learnt.given(row[["w", "u", "v"]]).mean, learnt.given(x[3]).mean)
+    assert learned.given(row).batch_shape == ()
+    assert torch.equal(learned.given(row[["w", "u", "v"]]).mean, learned.given(x[3]).mean)
     with pytest.raises(DimensionError, match="observation has u, v, z"):
-        learnt.given(row.rename({"w": "z"}))
+        learned.given(row.rename({"w": "z"}))
     # Rows that have names say nothing of columns.
     named = pd.Series(x[:, 0].numpy(), index=[f"run {i}" for i in range(100)])
     assert posterior(theta, named, settings=QUICK).observation_names is None
@@ -158,10 +158,10 @@ def test_refused(case):
 
 
 def test_observations_that_do_not_fit_are_refused():
-    learnt = posterior(THETA, X, settings=QUICK)
+    learned = posterior(THETA, X, settings=QUICK)
     with pytest.raises(ShapeError, match=r"observation has shape \[2\], but \[3\] was expected"):
-        learnt.given([1.0, 2.0])
+        learned.given([1.0, 2.0])
     with pytest.raises(ShapeError, match=r"observation has shape \[1, 1, 3\]"):
-        learnt.given([[[1.0, 2.0, 3.0]]])
+        learned.given([[[1.0, 2.0, 3.0]]])
     with pytest.raises(NotFiniteError, match="observation has an entry that is NaN"):
-        learnt.given([1.0, 2.0, math.nan])
+        learned.given([1.0, 2.0, math.nan])

@@ -67,7 +67,7 @@ def reals(least, most):
 
 
 REALS, POSITIVE, SCALES = reals(-1e308, 1e308), reals(1e-40, 1e300), reals(0, 1e300)
-SHARES = reals(0, 1 - 2**-53)
+FRACTIONS = reals(0, 1 - 2**-53)
 ANY_REAL = st.floats() | st.integers(-5, 5) | st.floats(width=32).map(np.float32)
 TRUTH = st.booleans() | st.sampled_from((np.True_, np.False_))
 
@@ -83,8 +83,8 @@ SETTINGS = {
     "clip": POSITIVE | st.just(math.inf),
     "condition_noise": SCALES | st.just("rule"),
     "target_noise": SCALES | st.just(np.str_("rule")),
-    "average": SHARES,
-    "validation_fraction": SHARES,
+    "average": FRACTIONS,
+    "validation_fraction": FRACTIONS,
     "patience": wholes(1, 2**63 - 1),
     "bound": st.sampled_from((None, "weighted", "uniform", "printed")),
     "bound_epochs": wholes(0, 2**63 - 1),
@@ -128,7 +128,7 @@ LAYERS = {
     "depth": wholes(1, 4),
     "activation": st.sampled_from(("silu", "relu", "tanh", "gelu", np.str_("tanh"))),
     "normalise": TRUTH,
-    "dropout": SHARES,
+    "dropout": FRACTIONS,
 }
 NETWORK_BACKBONES = {
     "mlp": {"inputs": wholes(1, 4), **LAYERS},
@@ -161,15 +161,15 @@ REGRESSOR = {
     "floor": SCALES | st.none(),
     "width": wholes(1, 500),
     "depth": wholes(1, 50),
-    "dropout": SHARES,
+    "dropout": FRACTIONS,
     "n_members": wholes(1, 20),
     "target_transform": None,  # the network's
     "backbone": None,
     "epochs": SETTINGS["epochs"] | st.none(),
     "batch_size": SETTINGS["batch_size"] | st.none(),
     "learning_rate": SETTINGS["learning_rate"] | st.none(),
-    "validation_fraction": SHARES | st.none(),
-    "calibration_fraction": SHARES,
+    "validation_fraction": FRACTIONS | st.none(),
+    "calibration_fraction": FRACTIONS,
     "splitter": None,  # code, as the callbacks are
     "settings": st.none() | st.builds(Settings, **SETTINGS),
     "directory": None,  # of one machine

@@ -4,6 +4,7 @@ import copy
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from numbers import Integral
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -211,7 +212,7 @@ class MDNRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         """
         keep = check_parameter("warm_start", self.warm_start) and self.__sklearn_is_fitted__()
         parameters = check_parameters(self.get_params(deep=False))
-        directory = parameters["directory"]
+        directory, fraction = parameters["directory"], parameters["validation_fraction"]
         if directory is not None and keep:
             raise ArgumentError(
                 "directory",
@@ -219,17 +220,17 @@ class MDNRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
                 expected="a run in a directory starts with a new network",
                 fix="Leave it out, or pass warm_start=False.",
             )
-        if directory is not None and not isinstance(self.random_state, int | np.integer):
+        if directory is not None and not isinstance(self.random_state, Integral):
             raise ArgumentError(
                 "directory",
                 got=f"is {directory!r} with random_state={self.random_state!r}",
                 expected="a fit that can be resumed needs the same seed again",
                 fix="Pass a whole number, such as random_state=0.",
             )
-        if validation_data is not None and parameters["validation_fraction"]:
+        if validation_data is not None and fraction:
             raise ArgumentError(
                 "validation_data",
-                got=f"was passed with validation_fraction={parameters['validation_fraction']}",
+                got=f"was passed with validation_fraction={fraction}",
                 expected="one of them was expected",
                 fix="Leave either out.",
             )

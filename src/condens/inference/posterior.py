@@ -118,8 +118,8 @@ def posterior(
     Ctrl-C ends the training after the batch by `KeyboardInterrupt`.
 
     >>> theta = 2 * torch.rand(300, 2, generator=Generator().manual_seed(0)) - 1
-    >>> learnt = posterior(theta, theta.sum(1), settings=Settings(epochs=20), names=["a", "b"])
-    >>> learnt.given([1.5])
+    >>> learned = posterior(theta, theta.sum(1), settings=Settings(epochs=20), names=["a", "b"])
+    >>> learned.given([1.5])
     GaussianMixture(batch_shape=[], n_components=3, dimensions=2, covariance='full',
                     names=('a', 'b'))
     """
