@@ -23,8 +23,8 @@ from typing import Any, Literal, ParamSpec
 import torch
 from torch import Generator, Tensor, nn
 
+from condens.distributions.base import Mixture
 from condens.distributions.gaussian import GaussianMixture
-from condens.distributions.low_rank import LowRankMixture
 from condens.errors import (
     ArgumentError,
     KindError,
@@ -34,11 +34,11 @@ from condens.errors import (
 )
 from condens.functional import triangular
 from condens.nn import HEADS, MLP, MixtureNetwork
-from condens.nn.heads.base import Mixture
 from condens.scalars import as_choice, as_fraction, as_whole
 from condens.training import History, Settings, default_components, default_settings, train
 from condens.training.interruption import how_far, interruption
 from condens.training.loop import gradients
+from condens.transforms import Real
 
 try:
     from sbi.inference.trainers.nle.nle_base import LikelihoodEstimatorTrainer
@@ -300,7 +300,7 @@ def to_mog(mixture: Mixture) -> MoG:
 
     Shapes: batch shape [B], or [] for a MoG of one.
     """
-    if not isinstance(mixture, GaussianMixture | LowRankMixture):
+    if not isinstance(mixture, Mixture) or not all(isinstance(t, Real) for t in mixture.transforms):
         raise ArgumentError(
             "mixture",
             got=f"is a {type(mixture).__name__}",
@@ -314,13 +314,11 @@ def to_mog(mixture: Mixture) -> MoG:
             expected="[B] or [] was expected",
             fix="Index its leading axes, such as mixture[0].",
         )
-    full = mixture.to_full() if isinstance(mixture, LowRankMixture) else mixture
-    if not full.batch_shape:
-        full = full.expand([1])
-    upper = triangular.unpack(full.factors, full.dimensions)
+    rows = mixture if mixture.batch_shape else mixture.expand([1])
+    upper = rows.precision_factors
     # A MoG needs finite logits: half the lowest number is still a weight of zero.
-    logits = full.logits.log_softmax(-1).clamp_min(torch.finfo(full.dtype).min / 2)
-    return MoG(logits, full.means, upper.mT @ upper, upper)
+    logits = rows.logits.log_softmax(-1).clamp_min(torch.finfo(rows.dtype).min / 2)
+    return MoG(logits, rows.means, upper.mT @ upper, upper)
 
 
 def from_mog(mog: MoG) -> GaussianMixture:

@@ -2,17 +2,19 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any, Self
+from typing import Any, Self, cast
 
 import torch
 from torch import Generator, Tensor, nn
 
+from condens.distributions.base import Mixture
+from condens.distributions.gaussian import GaussianMixture
 from condens.distributions.transformed import TransformedMixture, check_transforms
 from condens.errors import ArgumentError, NotFiniteError, ShapeError
 from condens.functional.losses import weighted_sum
 from condens.functional.tracing import anywhere, checks_values
 from condens.nn.extrapolation import extrapolate
-from condens.nn.heads.base import Head, Mixture, Parameters
+from condens.nn.heads.base import Head, Parameters
 from condens.nn.scaling import ConditionScaling, Standardiser
 from condens.transforms import Integer, Transform
 
@@ -136,18 +138,18 @@ class DensityNetwork(nn.Module, ABC):
             return self._free_loss(condition, target, weights)
         return weighted_sum(self.standard_nll(condition, target), weights)
 
-    def forward(self, condition: Tensor) -> Mixture | TransformedMixture:
+    def forward(self, condition: Tensor) -> Mixture:
         """Return the mixtures, in the original units and the dtype of the condition.
 
         Shapes: condition [b, C], or what the backbone takes → batch shape [b].
         """
         self._check_condition(condition)
         standard = self.mixture_of(self.standardise_condition(condition))
-        dtype = condition.dtype if condition.is_floating_point() else self.dtype
         mixture = self.target_scaling.inverse(standard)
-        if self.transforms is None:
-            return mixture.to(dtype)
-        return TransformedMixture(mixture, self.transforms).to(dtype)
+        if self.transforms is not None:
+            # Networks with transforms have triangular heads.
+            mixture = TransformedMixture(cast(GaussianMixture, mixture), self.transforms)
+        return mixture.to(condition.dtype if condition.is_floating_point() else self.dtype)
 
     def loss(self, condition: Tensor, target: Tensor, weights: Tensor | None = None) -> Tensor:
         """Return Σ weights · −log p(target | condition), the mean by default.

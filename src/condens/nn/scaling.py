@@ -7,6 +7,7 @@ from typing import Any, NamedTuple, Self
 import torch
 from torch import Tensor, nn
 
+from condens.distributions.base import Mixture
 from condens.errors import NotFiniteError
 from condens.functional.tracing import checks_values
 
@@ -101,7 +102,7 @@ class Standardiser(nn.Module):
         halves = 2 * ((0.5 * values - 0.5 * self.location) / self.scale)
         return torch.where(infinite, halves, standard)
 
-    def inverse(self, mixture: Any) -> Any:
+    def inverse(self, mixture: Mixture) -> Mixture:
         """Return the mixture of location + scale · x, in double precision."""
         return mixture.to(torch.float64).affine(self.scale, self.location)
 

@@ -79,7 +79,8 @@ def _answers(network: DensityNetwork, given: dict[str, Tensor]) -> tuple[Tensor,
     if "target" in given:
         return (-network.nll(condition, given["target"]),)
     read = network.standardise_condition(condition)
-    logits, means, factors = network.target_scaling.inverse(network.mixture_of(read)).parameters
+    real = network.target_scaling.inverse(network.mixture_of(read))
+    logits, means, factors = tuple(real.parameters)
     if "noise" not in given:
         return torch.log_softmax(logits, -1), means, factors
     component = pick(given["uniform"].double(), torch.softmax(logits, -1).cumsum(-1))

@@ -14,8 +14,7 @@ from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
 import torch
 from torch import Generator, Tensor, nn
 
-from condens.distributions.gaussian import GaussianMixture
-from condens.distributions.low_rank import LowRankMixture
+from condens.distributions.base import Mixture
 from condens.errors import ShapeError
 from condens.functional.losses import weighted_sum
 from condens.functional.tracing import checks_values
@@ -24,8 +23,6 @@ from condens.kernels.checks import check, check_strided, check_weights
 from condens.nn.initialise import Start
 from condens.nn.randomness import linear
 from condens.scalars import as_whole
-
-Mixture = GaussianMixture | LowRankMixture
 
 # In units of the standardised targets. The ceiling is wider than the tails that a component has
 # to reach (standardising goes by the quartiles where outliers are 20 deviations wide), and it
