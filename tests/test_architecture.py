@@ -1,137 +1,256 @@
-"""The layers: a file imports lower layers and what its row names, and nothing upwards."""
+"""The source is what the map says: places, files, directions of import, dependencies."""
 
 import ast
+import re
+import subprocess
 import sys
-from pathlib import Path
+from dataclasses import dataclass
 
 import pytest
+from helpers import architecture
+from helpers.architecture import PAGE, ROWS, SOURCE, files_of, modules, row_of
 
-SOURCE = Path(__file__).parents[1] / "src" / "condens"
-
-# Layer of each module, and the third-party packages its row names.
-LAYERS = {
-    "_version": (0, set()),
-    "errors": (0, set()),
-    "files": (0, set()),
-    "scalars": (0, set()),
-    "functional": (1, {"torch"}),
-    "kernels": (1, {"torch"}),
-    "tracing": (1, {"torch"}),
-    "arguments": (2, {"torch", "numpy"}),
-    "dimensions": (2, {"torch", "numpy"}),
-    "gaussians": (2, {"torch"}),
-    "batched": (2, {"torch"}),
-    "sampled": (2, {"torch"}),
-    "distribution": (2, {"torch"}),
-    "low_rank": (2, {"torch"}),
-    "conformal": (2, {"torch"}),
-    "support": (2, {"torch"}),
-    "transforms": (2, {"torch"}),
-    "map_choice": (2, {"torch"}),
-    "moments": (2, {"torch"}),
-    "mapped": (2, {"torch"}),
-    "transformed": (2, {"torch"}),
-    "nn": (3, {"torch", "FrEIA"}),
-    "data": (4, {"torch", "numpy"}),
-    "training": (4, {"torch", "safetensors", "matplotlib"}),
-    "persistence": (5, {"torch", "safetensors"}),
-    "parameters": (5, {"torch"}),
-    "tables": (5, {"torch", "sklearn"}),
-    "regressor_file": (5, {"torch", "numpy"}),
-    "predictions": (5, {"torch", "numpy", "sklearn"}),
-    "estimator": (5, {"torch", "numpy", "sklearn"}),
-    "scorers": (5, {"torch", "numpy", "sklearn"}),
-    "inference": (5, {"torch"}),
-    "integrations": (5, {"torch", "numpy", "sbi", "onnx", "onnxruntime", "onnxscript", "pyro"}),
-    "__init__": (9, set()),
-}
+ROOT = architecture.ROOT
+# What imports by a string: modules of the standard library, and functions.
+STRING_MODULES = {"importlib", "importlib.util", "pkgutil", "runpy"}
+STRING_FUNCTIONS = {"__import__", "eval", "exec"}
+# The public names, imported when first used, are strings by design.
+MAY_IMPORT_BY_STRING = {SOURCE / "__init__.py"}
+# A method may draw what its class holds.
+DRAWS = re.compile(r"plot\w*|to_html")
+OPTIONAL = {name for row in ROWS for name in row.packages + row.lazy} - {"torch", "numpy"}
 
 
-def modules():
-    return sorted(SOURCE.rglob("*.py"))
+@dataclass(frozen=True)
+class Import:
+    """An import of a dotted name, where it stands."""
 
-
-def unit(path):
-    """Return the row a file belongs to: its folder under condens, or its own name."""
-    relative = path.relative_to(SOURCE)
-    return relative.parts[0].removesuffix(".py")
+    name: str
+    line: int
+    function: str | None
+    typing_only: bool
 
 
 def imported(path):
-    """Return the dotted names a file imports, anywhere in it."""
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, f"{path}: relative imports hide the layer"
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+    """Return every import of a file, those in functions and for type checkers too."""
+
+    def visit(node, function, typing_only):
+        for child in ast.iter_child_nodes(node):
+            where, typed = function, typing_only
+            if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef):
+                where = child.name
+            elif isinstance(child, ast.If) and "TYPE_CHECKING" in ast.dump(child.test):
+                for statement in child.body:
+                    yield from visit(ast.Module([statement], []), function, True)
+                child = ast.Module(child.orelse, [])
+            elif isinstance(child, ast.Import):
+                for alias in child.names:
+                    yield Import(alias.name, child.lineno, where, typed)
+            elif isinstance(child, ast.ImportFrom):
+                assert child.level == 0, f"{path}: a relative import hides where it goes"
+                for alias in child.names:
+                    yield Import(f"{child.module}.{alias.name}", child.lineno, where, typed)
+            yield from visit(child, where, typed)
+
+    return list(visit(ast.parse(path.read_text()), None, False))
 
 
-@pytest.mark.parametrize("path", modules(), ids=lambda p: str(p.relative_to(SOURCE)))
+def file_of(name):
+    """Return the file that an import of a dotted name runs: the longest part that is a module."""
+    parts = name.split(".")[1:]
+    for length in range(len(parts), -1, -1):
+        place = SOURCE.joinpath(*parts[:length])
+        for file in (place.with_suffix(".py"), place / "__init__.py"):
+            if file.exists() and file != SOURCE.with_suffix(".py"):
+                return file
+    raise AssertionError(name)
+
+
+def may_draw(found):
+    """Whether this is the exception to the order: a method `plot…` or `to_html` uses plots."""
+    return (
+        found.function is not None
+        and DRAWS.fullmatch(found.function) is not None
+        and found.name.split(".")[1] == "plots"
+    )
+
+
+def ours(path):
+    return [found for found in imported(path) if found.name.split(".")[0] == "condens"]
+
+
+def short(path):
+    return str(path.relative_to(SOURCE))
+
+
+every_file = pytest.mark.parametrize("path", modules(), ids=short)
+
+
+def test_the_map_has_every_file_and_no_other():
+    there, mapped = set(modules()), set().union(*map(files_of, ROWS))
+    missing = sorted(short(path) for path in mapped - there)
+    unmapped = sorted(short(path) for path in there - mapped)
+    assert not missing, f"in the map and not in src: {missing}"
+    assert not unmapped, f"in src and not in the map (tests/helpers/architecture.py): {unmapped}"
+    built = sorted(row.place for row in ROWS if row.to_come and (SOURCE / row.place).exists())
+    assert not built, f"no longer to come: {built}"
+
+
+def test_layers_rise_from_row_to_row():
+    layers = [row.layer for row in ROWS]
+    assert layers == sorted(layers)
+    assert len({row.name for row in ROWS}) == len(ROWS)
+
+
+@every_file
 def test_imports_go_downwards(path):
-    layer, allowed = LAYERS[unit(path)]
-    for name in imported(path):
-        package, *rest = name.split(".")
-        if package == "condens":
-            other = LAYERS[rest[0]][0]
-            assert other <= layer, f"{path.name} (layer {layer}) imports {name} (layer {other})"
-        else:
-            assert package in sys.stdlib_module_names | allowed, f"{path.name} imports {package}"
+    row = row_of(path)
+    for found in ours(path):
+        other = row_of(file_of(found.name))
+        allowed = ROWS.index(other) <= ROWS.index(row) or may_draw(found)
+        assert allowed, (
+            f"{short(path)}:{found.line}: {row.place} (layer {row.layer}) imports {found.name}, "
+            f"which is above it (layer {other.layer})"
+        )
 
 
-def test_no_import_cycle():
+@every_file
+def test_third_parties_are_those_of_the_row(path):
+    row = row_of(path)
+    for found in imported(path):
+        package = found.name.split(".")[0]
+        if package != "condens" and package not in sys.stdlib_module_names:
+            assert package in row.packages + row.lazy, f"{short(path)}:{found.line}: {found.name}"
+
+
+def test_a_row_loads_no_package_of_a_higher_one():
+    # In one process from the bottom up, so that every row adds to what was allowed so far.
+    rows = [(row.name, row.packages) for row in ROWS if not row.to_come and row.name != "__init__"]
+    code = f"""
+import sys
+allowed = set()
+for name, packages in {rows}:
+    __import__("condens." + name)
+    allowed.update(packages)
+    found = {OPTIONAL} & set(sys.modules) - allowed
+    assert not found, (name, found)
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def cycle(graph):
+    """Return a cycle of a graph as a list of its nodes, None if there is none.
+
+    >>> cycle({"a": {"b"}, "b": {"c"}, "c": {"b"}})
+    ['b', 'c', 'b']
+    """
+    done = set()
+
+    def visit(node, way):
+        if node in way:
+            return [*way[way.index(node) :], node]
+        if node in done:
+            return None
+        done.add(node)
+        rounds = (visit(other, [*way, node]) for other in sorted(graph.get(node, ())))
+        return next(filter(None, rounds), None)
+
+    return next(filter(None, (visit(node, []) for node in sorted(graph))), None)
+
+
+def test_no_cycle_between_files():
+    graph = {
+        short(path): {short(file_of(found.name)) for found in ours(path)} for path in modules()
+    }
+    assert cycle(graph) is None
+
+
+def test_no_cycle_between_folders():
     graph = {}
     for path in modules():
-        name = ".".join(path.relative_to(SOURCE).with_suffix("").parts)
-        graph[name] = {
-            found
-            for target in imported(path)
-            if target.startswith("condens.")
-            for found in [
-                max(
-                    (
-                        m
-                        for m in names_in(target)
-                        if (SOURCE / f"{m.replace('.', '/')}.py").exists()
-                    ),
-                    key=len,
-                    default=None,
-                )
-            ]
-            if found
-        }
-    done, path_now = set(), []
-
-    def visit(name):
-        assert name not in path_now, f"cycle: {[*path_now, name]}"
-        if name in done:
-            return
-        path_now.append(name)
-        for target in graph.get(name, ()):
-            visit(target)
-        path_now.pop()
-        done.add(name)
-
-    for name in graph:
-        visit(name)
+        for found in ours(path):
+            one, other = row_of(path).place, row_of(file_of(found.name)).place
+            if one != other and not may_draw(found):
+                graph.setdefault(one, set()).add(other)
+    assert cycle(graph) is None
 
 
-def names_in(target):
-    parts = target.split(".")[1:]
-    return [".".join(parts[:n]) for n in range(1, len(parts) + 1)]
+def is_module(text):
+    """Whether a constant is the dotted path of a module of the library."""
+    dotted = re.fullmatch(r"condens(\.\w+)+", str(text))
+    return dotted is not None and file_of(text) != SOURCE / "__init__.py"
 
 
-def test_no_utils():
-    assert not [p for p in modules() if p.stem in ("utils", "helpers", "misc")]
+def hidden_imports(path):
+    """Return the lines of a file that import by a string, or hold the path of a module."""
+    tree = ast.parse(path.read_text())
+    for found in imported(path):
+        if STRING_MODULES & {found.name, found.name.rpartition(".")[0]}:
+            yield found.line
+    for node in ast.walk(tree):
+        by_name = isinstance(node, ast.Name) and node.id in STRING_FUNCTIONS
+        if by_name or (isinstance(node, ast.Constant) and is_module(node.value)):
+            yield node.lineno
+
+
+@every_file
+def test_no_import_is_hidden_in_a_string(path):
+    if path not in MAY_IMPORT_BY_STRING:
+        assert not [*hidden_imports(path)]
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        'import importlib; importlib.import_module("json")',
+        'from importlib import import_module as get; get("js" + "on")',
+        "from importlib.util import find_spec",
+        '__import__("json")',
+        'exec("import json")',
+        'KINDS = {"network": "condens.nn.network"}',
+        'load("condens.nn")',
+    ],
+)
+def test_a_hidden_import_is_found(code, tmp_path):
+    (tmp_path / "file.py").write_text(code)
+    assert [*hidden_imports(tmp_path / "file.py")] == [1]
+
+
+def test_words_about_a_module_are_no_import(tmp_path):
+    text = 'raise ImportError("condens.nn needs FrEIA.")\nname = "condens.Mixture"\n'
+    (tmp_path / "file.py").write_text("from importlib.metadata import version\n" + text)
+    assert not [*hidden_imports(tmp_path / "file.py")]
+
+
+def test_no_drawer_for_everything():
+    assert not [p for p in modules() if p.stem in ("utils", "util", "helpers", "misc", "common")]
+
+
+def test_the_tests_mirror_the_source():
+    folders = {path.name for path in (ROOT / "tests").iterdir() if any(path.glob("test_*.py"))}
+    assert folders <= {row.name for row in ROWS} | {"hostile", "helpers"}
+    assert not [*(ROOT / "tests" / "helpers").rglob("test_*.py")]
+
+
+@pytest.mark.parametrize("folder", ["benchmarks", "examples"])
+def test_examples_use_public_names(folder):
+    for path in sorted((ROOT / folder).rglob("*.py")):
+        for found in ours(path):
+            file = file_of(found.name)
+            private = file.name != "__init__.py" and file.parent.name != "integrations"
+            here = path.relative_to(ROOT)
+            assert not private or file.parent == SOURCE, f"{here}:{found.line}: {found.name}"
+
+
+def test_contributing_has_the_map():
+    assert PAGE.read_text() == architecture.page(), "run `python tests/helpers/architecture.py`"
 
 
 def test_import_has_no_side_effect_on_torch():
-    import subprocess
-
     code = (
         "import torch; d = torch.distributions.Distribution; before = d._validate_args; "
         "dtype = torch.get_default_dtype(); threads = torch.get_num_threads(); "
-        "state = torch.get_rng_state(); import condens; "
+        "state = torch.get_rng_state(); from condens import *; "
         "assert d._validate_args == before and torch.get_default_dtype() == dtype; "
         "assert torch.get_num_threads() == threads and torch.equal(torch.get_rng_state(), state)"
     )

@@ -14,7 +14,8 @@ from torch import Tensor
 
 from condens import functional
 from condens.functional import nll
-from condens.kernels.choice import VARIABLE
+
+VARIABLE = "CONDENS_KERNEL"
 
 Loss = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 

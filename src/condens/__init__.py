@@ -11,15 +11,9 @@
 tensor([1.5000, 1.5000])
 """
 
-from typing import Any
+from typing import TYPE_CHECKING
 
-from condens import errors, functional
 from condens._version import __version__
-from condens.distributions.gaussian import GaussianMixture
-from condens.distributions.low_rank import LowRankMixture
-from condens.distributions.transformed import TransformedMixture
-from condens.functional.estimates import Estimate
-from condens.functional.modes import Modes
 
 __all__ = [
     "Estimate",
@@ -29,20 +23,70 @@ __all__ = [
     "Modes",
     "TransformedMixture",
     "__version__",
+    "data",
+    "distributions",
     "errors",
+    "estimator",
+    "evaluation",
     "functional",
+    "inference",
+    "integrations",
+    "kernels",
+    "nn",
+    "persistence",
+    "plots",
+    "training",
+    "transforms",
 ]
 
+# Torch takes seconds to load, so a name is imported when it is first used (SPEC 1 of Scientific
+# Python). Editors and mypy read the first branch; a test holds the two together.
+if TYPE_CHECKING:
+    from condens import (
+        data,
+        distributions,
+        errors,
+        estimator,
+        evaluation,
+        functional,
+        inference,
+        integrations,
+        kernels,
+        nn,
+        persistence,
+        plots,
+        training,
+        transforms,
+    )
+    from condens.distributions.gaussian import GaussianMixture
+    from condens.distributions.low_rank import LowRankMixture
+    from condens.distributions.transformed import TransformedMixture
+    from condens.estimator.regressor import MDNRegressor
+    from condens.functional.estimates import Estimate
+    from condens.functional.modes import Modes
+else:
+    _MODULES = {
+        "Estimate": "condens.functional.estimates",
+        "GaussianMixture": "condens.distributions.gaussian",
+        "LowRankMixture": "condens.distributions.low_rank",
+        "MDNRegressor": "condens.estimator",
+        "Modes": "condens.functional.modes",
+        "TransformedMixture": "condens.distributions.transformed",
+    }
 
-def __getattr__(name: str) -> Any:
-    # Scikit-learn is imported by those who use it.
-    if name == "MDNRegressor":
-        try:
-            from condens.estimator.regressor import MDNRegressor
-        except ModuleNotFoundError as error:
-            if (error.name or "").partition(".")[0] != "sklearn":
-                raise
-            told = "MDNRegressor needs scikit-learn. Install it: pip install 'condens[sklearn]'."
-            raise ImportError(told) from error
-        return MDNRegressor
-    raise AttributeError(f"module 'condens' has no attribute {name!r}")
+    def __getattr__(name):
+        """Import a public name when it is first used."""
+        from importlib import import_module
+
+        if name in _MODULES:
+            value = getattr(import_module(_MODULES[name]), name)
+        elif name in __all__:
+            value = import_module(f"condens.{name}")
+        else:
+            raise AttributeError(f"module 'condens' has no attribute {name!r}")
+        globals()[name] = value
+        return value
+
+    def __dir__():
+        """Return the public names, imported or not."""
+        return [*__all__]
