@@ -3,6 +3,7 @@ import signal
 import hypothesis
 import pytest
 import torch
+from helpers.search import write_summary
 
 # Fixed: a failure found today is found again tomorrow.
 hypothesis.settings.register_profile("fixed", derandomize=True, deadline=None, max_examples=40)
@@ -24,3 +25,7 @@ def _fresh():
 def pytest_collectstart():
     # Pyro switches it off when it is imported, and modules make mixtures when they are.
     torch.distributions.Distribution.set_default_validate_args(True)
+
+
+def pytest_terminal_summary(terminalreporter):
+    write_summary(terminalreporter)

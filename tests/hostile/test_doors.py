@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from hostile.search import Refused, Wrong, finite, near, need, no_nan, property_of, refused
+from helpers.search import Refused, Wrong, finite, near, need, no_nan, property_of, refused
 from torch import nn
 
 from condens import GaussianMixture, LowRankMixture, MDNRegressor, TransformedMixture
@@ -264,7 +264,7 @@ def test_what_cannot_be_trained(d):
 
 @property_of(120)
 def test_networks_refuse_conditions_that_are_not_numbers(d):
-    """What `nll` refuses, `forward` refuses too."""
+    """What `loss` and `nll` refuse, `forward` refuses too."""
     kind = d.choice("head", list(HEADS))
     network = MixtureNetwork.of(3, 2, n_components=2, width=4, covariance=kind)
     x, y = small_problem(d, 8, 3)
@@ -272,8 +272,8 @@ def test_networks_refuse_conditions_that_are_not_numbers(d):
     bad[d.random.randrange(8), d.random.randrange(3)] = d.choice(
         "entry", [math.nan, math.inf, -math.inf]
     )
-    door = d.choice("door", ["forward", "nll", "nll"])
-    call = {"forward": lambda: network(bad).mean, "nll": lambda: network.loss(bad, y),
+    door = d.choice("door", ["forward", "loss", "nll"])
+    call = {"forward": lambda: network(bad).mean, "loss": lambda: network.loss(bad, y),
             "nll": lambda: network.nll(bad, y)}[door]  # fmt: skip
     if math.isnan(d.facts["entry"]) or door != "forward":
         refused(call, f"network by {door}")

@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 import torch
 from helpers.model_files import Convolution, arrays, sealed
-from hostile.search import Wrong, finite, need, no_nan, property_of, refused
+from helpers.search import Wrong, finite, need, no_nan, property_of, refused
 from safetensors.torch import load as tensors_of
 from safetensors.torch import save as bytes_of
 

@@ -14,7 +14,7 @@ import pandas as pd
 import polars as pl
 import pytest
 import torch
-from hostile.search import Wrong, finite, near, need, no_nan, property_of
+from helpers.search import Wrong, finite, near, need, no_nan, property_of
 from sklearn.base import clone
 
 from condens import GaussianMixture, MDNRegressor

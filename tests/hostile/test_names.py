@@ -8,7 +8,7 @@ import pandas as pd
 import polars as pl
 import pytest
 import torch
-from hostile.search import Wrong, finite, near, property_of, refused
+from helpers.search import Wrong, finite, near, property_of, refused
 from sklearn.metrics import r2_score
 from sklearn.model_selection import cross_val_score
 

@@ -11,7 +11,7 @@ import warnings
 import numpy as np
 import pytest
 import torch
-from hostile.search import Refused, Wrong, finite, near, need, property_of
+from helpers.search import Refused, Wrong, finite, near, need, property_of
 from sklearn.model_selection import GridSearchCV, cross_val_score
 
 from condens import MDNRegressor

@@ -44,9 +44,10 @@ MEMORY = 16 << 30
 WAITS = 10
 PRELOAD = ["condens.training", "condens.persistence", "condens.functional", "torch._dynamo"]
 
-Plain = int | float | bool | str | None
+# The name by which a test's report carries what came of its property.
+PROPERTY = "hostile search"
 
-REPORTS = []
+Plain = int | float | bool | str | None
 
 
 class Wrong(AssertionError):  # noqa: N818  (a verdict)
@@ -60,7 +61,7 @@ class Refused(Exception):  # noqa: N818  (a verdict)
 class Draw:
     """The values of one case, by name, so that a report can tell them."""
 
-    def __init__(self, name, case, cases, tell=lambda name, fact: None):
+    def __init__(self, name, case, cases, tell=lambda *_: None):
         key = f"{SEED}/{name}/{case}"
         self.random = random.Random(key)
         self.rng = np.random.default_rng(self.random.getrandbits(64))
@@ -128,6 +129,19 @@ class Report:
         else:
             self.failures.append((case, facts, text))
 
+    def summary(self):
+        """Return plain values, which go from a worker of pytest-xdist to the terminal."""
+        return {
+            "name": self.name,
+            "cases": self.tried,
+            "answered": self.answered,
+            "refused": self.refused,
+            "failed": len(self.failures),
+            "given_up": self.given_up,
+            "seconds": self.seconds,
+            "text": self.text() if self.failures else "",
+        }
+
     def text(self):
         case, facts, text = self.failures[0]
         told = ", ".join(f"{name}={value!r}" for name, value in facts.items())
@@ -143,6 +157,32 @@ class Report:
         )
 
 
+def write_summary(terminal):
+    """Write what came of every property, also of those that other processes searched."""
+    found = [
+        dict(value)
+        for reports in terminal.stats.values()
+        for report in reports
+        for name, value in getattr(report, "user_properties", ())
+        if name == PROPERTY and report.when == "call"
+    ]
+    if not found:
+        return
+    terminal.section(f"hostile search, CONDENS_HOSTILE_SEED={SEED}")
+    write = terminal.write_line
+    write(f"{'cases':>6} {'answered':>9} {'refused':>8} {'failed':>7} {'CPU s':>6}  property")
+    for one in sorted(found, key=lambda one: one["name"]):
+        counts = f"{one['cases']:6d} {one['answered']:9d} {one['refused']:8d} {one['failed']:7d}"
+        given_up = " (given up)" if one["given_up"] else ""
+        write(f"{counts} {one['seconds']:6.1f}  {one['name']}{given_up}")
+    cases, spent = (sum(one[what] for one in found) for what in ("cases", "seconds"))
+    failed = [one for one in found if one["failed"]]
+    write(f"{cases:6d} cases in {spent:.0f} s of computing; {len(failed)} properties fail")
+    for one in failed:
+        write("")
+        write(f"{one['name']}: {one['text']}")
+
+
 def property_of(cases, *, refusals=True, accepts=(), seconds=60.0):
     """Make a test of a property: `cases` draws, each in a process that may die.
 
@@ -153,10 +193,10 @@ def property_of(cases, *, refusals=True, accepts=(), seconds=60.0):
     """
 
     def decorate(body):
-        def test():
+        def test(record_property):
             report = Report(body.__name__.removeprefix("test_"), cases)
-            REPORTS.append(report)
             _search(report, body, seconds)
+            record_property(PROPERTY, report.summary())
             if report.failures:
                 raise Wrong(report.text())
 
