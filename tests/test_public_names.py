@@ -20,8 +20,8 @@ LAZY = sorted({*condens.__all__} - {"__version__"})
 # Arguments that may be Any: numbers, sequences, arrays, tensors and frames are all read as arrays,
 ARRAY_LIKE = {
     "X", "condition", "coverage", "covariances", "direction", "factors", "level", "limits",
-    "loadings", "loc", "log_scales", "logits", "matrix_or_scale", "means", "precisions", "quantiles",
-    "random_state", "sample_weight", "scale_tril", "target", "value", "values", "weights", "y",
+    "loadings", "loc", "log_scales", "logits", "matrix_or_scale", "means", "precisions",
+    "quantiles", "random_state", "sample_weight", "scale_tril", "target", "value", "values", "weights", "y",
 }  # fmt: skip
 # and some methods override those of torch and scikit-learn, which say no more.
 OVERRIDES = {"_instance", "args", "kwargs", "params"}
