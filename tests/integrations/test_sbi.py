@@ -375,7 +375,7 @@ def test_likelihoods_in_two_rounds():
         proposal = inference.build_posterior(posterior_parameters=parameters)
         proposal.set_default_x(problem.observation)
         quiet = {"show_progress_bars": False}
-    drawn, exact = proposal.sample((2000,), **quiet), problem.posterior()
+    drawn, exact = proposal.sample((1000,), **quiet), problem.posterior()
     deviation = exact.variance.sqrt()
     assert ((drawn.mean(0) - exact.mean).abs() < 0.25 * deviation).all()
     assert ((drawn.std(0) / deviation - 1).abs() < 0.25).all()

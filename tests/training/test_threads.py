@@ -5,6 +5,7 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import replace
 from functools import cache
 
 import numpy as np
@@ -54,7 +55,7 @@ VARIANTS = {
     "dropout": ({"dropout": 0.3}, X, Y),
     "counts": ({"target_transform": "count"}, X, COUNTS),
     "members": ({"n_members": 3, "dropout": 0.1}, X, Y),
-    "chosen": ({"n_components": "auto"}, X, Y),
+    "chosen": ({"n_components": "auto", "settings": replace(NOISY, epochs=1)}, X, Y),
     "categories": ({"dropout": 0.2}, FRAME, Y),
     "low rank": ({"covariance": "low_rank"}, X, Y),
     "own backbone": ({"backbone": Drawing}, X, Y),
@@ -81,15 +82,17 @@ def test_fits_in_threads_give_the_bytes_they_give_alone(variant):
     alone = [fit(variant, seed) for seed in seeds]
     assert len({str(sorted(weights.items())) for weights, _ in alone}) == THREADS
     start = threading.Barrier(THREADS)  # so that they do meet
+    # A choice of components is a dozen fits.
+    times = 1 if "chosen" in variant else FITS // THREADS
 
     def several(seed):
         start.wait()
-        return [fit(variant, seed) for _ in range(FITS // THREADS)]
+        return [fit(variant, seed) for _ in range(times)]
 
     with ThreadPoolExecutor(THREADS) as pool:
         found = list(pool.map(several, seeds))
     for seed in seeds:
-        assert found[seed] == FITS // THREADS * [alone[seed]]
+        assert found[seed] == times * [alone[seed]]
 
 
 @pytest.mark.parametrize("variant", ["dropout", "chosen"])
