@@ -21,7 +21,8 @@ LAZY = sorted({*condens.__all__} - {"__version__"})
 ARRAY_LIKE = {
     "X", "condition", "coverage", "covariances", "direction", "factors", "level", "limits",
     "loadings", "loc", "log_scales", "logits", "matrix_or_scale", "means", "precisions",
-    "quantiles", "random_state", "sample_weight", "scale_tril", "target", "value", "values", "weights", "y",
+    "quantiles", "random_state", "sample_weight", "scale_tril", "target", "value", "values",
+    "weights", "y",
 }  # fmt: skip
 # and some methods override those of torch and scikit-learn, which say no more.
 OVERRIDES = {"_instance", "args", "kwargs", "params"}

@@ -371,7 +371,7 @@ def test_likelihoods_in_two_rounds():
         theta = proposal.sample((1000,), **quiet)
         inference.append_simulations(theta, problem(theta))
         fit(inference, Settings(epochs=40))
-        parameters = MCMCPosteriorParameters(num_chains=100, warmup_steps=20, thin=1)
+        parameters = MCMCPosteriorParameters(num_chains=100, warmup_steps=10, thin=1)
         proposal = inference.build_posterior(posterior_parameters=parameters)
         proposal.set_default_x(problem.observation)
         quiet = {"show_progress_bars": False}
