@@ -85,7 +85,7 @@ def test_an_unknown_name_is_no_attribute(name):
 
 
 def test_any_part_may_be_imported_first():
-    for row in ("kernels", "functional", "nn", "estimator.regressor"):
+    for row in ("kernels", "estimator.regressor"):
         fresh(f"import condens.{row}")
 
 

@@ -333,6 +333,7 @@ def two_crescents(drawn):
     return even and (side.abs() < 0.1).float().mean() < 0.05
 
 
+@pytest.mark.slow
 def test_two_moons_in_three_rounds():
     problem = TwoMoons()
     build = density_estimator(n_components=6, width=64)
@@ -362,6 +363,7 @@ def test_two_moons(own_loop):
     assert two_crescents(drawn)
 
 
+@pytest.mark.slow
 def test_likelihoods_in_two_rounds():
     problem = GaussianLinear()
     build = density_estimator(of="x", n_components=2, width=32)
@@ -371,11 +373,11 @@ def test_likelihoods_in_two_rounds():
         theta = proposal.sample((1000,), **quiet)
         inference.append_simulations(theta, problem(theta))
         fit(inference, Settings(epochs=40))
-        parameters = MCMCPosteriorParameters(num_chains=100, warmup_steps=10, thin=1)
+        parameters = MCMCPosteriorParameters(num_chains=100, warmup_steps=20, thin=1)
         proposal = inference.build_posterior(posterior_parameters=parameters)
         proposal.set_default_x(problem.observation)
         quiet = {"show_progress_bars": False}
-    drawn, exact = proposal.sample((1000,), **quiet), problem.posterior()
+    drawn, exact = proposal.sample((2000,), **quiet), problem.posterior()
     deviation = exact.variance.sqrt()
     assert ((drawn.mean(0) - exact.mean).abs() < 0.25 * deviation).all()
     assert ((drawn.std(0) / deviation - 1).abs() < 0.25).all()
