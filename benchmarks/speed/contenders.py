@@ -14,8 +14,7 @@ from torch import Tensor
 
 from condens import functional
 from condens.functional import nll
-
-VARIABLE = "CONDENS_KERNEL"
+from condens.kernels.choice import VARIABLE
 
 Loss = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 

@@ -176,7 +176,7 @@ ROWS = (
         5,
         "plots/",
         "plots of mixtures and arrays on given axes; knows no model",
-        files=("style", "training"),
+        files=("training",),
         lazy=("matplotlib",),
     ),
     Row(

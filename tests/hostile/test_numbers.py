@@ -7,7 +7,7 @@ import mpmath
 import numpy as np
 import pytest
 import torch
-from helpers import independent
+from helpers import independent as references
 from helpers.independent import Exact
 from helpers.search import finite, near, need, no_nan, numbers, property_of
 
@@ -111,8 +111,8 @@ def test_probabilities_of_large_counts(d):
             low = mpmath.log(low - lower) if y > lower else -mpmath.inf
             high = mpmath.log(high - lower)
         a, b = (low - mean[0]) / s, (high - mean[0]) / s
-        terms.append(log_weight + independent.normal_mass(a, b))
-    expected = float(independent.log_sum(terms))
+        terms.append(log_weight + references.normal_mass(a, b))
+    expected = float(references.log_sum(terms))
     got = mixture.log_prob(torch.tensor([y], dtype=torch.float64))
     near(got, expected, f"log P(Y = {y:g})", rtol=1e-9, atol=1e-9)
 
@@ -122,7 +122,7 @@ def test_conditioning_on_large_counts(d):
     """Given a large count, its narrow cell acts as a point in its middle."""
     lower = d.choice("lower", [0, 3, None])
     y = d.note("y", float(math.floor(d.power("y", 7, 17.5))))
-    mpmath.mp.dps = independent.DIGITS
+    mpmath.mp.dps = references.DIGITS
     at = mpmath.mpf(y) + 0.5 if lower is None else mpmath.log(mpmath.mpf(y) + 0.5 - lower)
     unit = 1.0 if lower is not None else max(1e6, y * d.power("relative", -10, 0))
     k = d.integer("n_components", 1, 3)
@@ -163,10 +163,10 @@ def test_crps_of_positive_targets(d):
     # The parameters as the mixture holds them.
     held = mixture.base
     expected = float(
-        independent.lognormal_crps(y, held.weights.tolist(), held.means[:, 0].tolist(),
+        references.lognormal_crps(y, held.weights.tolist(), held.means[:, 0].tolist(),
                                   [mpmath.e ** -mpmath.mpf(float(v)) for v in held.factors[:, 0]])
     )  # fmt: skip
-    mpmath.mp.dps = independent.DIGITS
+    mpmath.mp.dps = references.DIGITS
     value, error = float(score.value), float(score.standard_error)
     no_nan([value, error], "crps")
     if error == 0:
@@ -191,7 +191,7 @@ def test_densities_of_rows_with_gaps(d):
     gaps[missing] = math.nan
     door = d.choice("door", ["partial_log_prob", "observed_log_prob", "marginal"])
     # The condition number itself asks for that many digits of the input, and no more.
-    mpmath.mp.dps = independent.DIGITS
+    mpmath.mp.dps = references.DIGITS
     exact = Exact(logits, means, factors)
     expected = float(exact.marginal_log_prob(seen, [float(x[i]) for i in seen]))
     if door == "partial_log_prob":
@@ -224,7 +224,7 @@ def test_heads_see_rows_with_gaps_exactly(d):
     for i in range(n):
         seen = (~gaps[i]).nonzero().flatten().tolist()
         if seen:
-            mpmath.mp.dps = independent.DIGITS
+            mpmath.mp.dps = references.DIGITS
             exact = Exact(full.logits[i], full.means[i], full.factors[i])
             expected -= float(weights[i]) * float(
                 exact.marginal_log_prob(seen, [float(target[i, j]) for j in seen])
@@ -261,7 +261,7 @@ def test_gradients_of_extreme_factors(d):
     for name, gradient in zip(("target", "logits", "means", "factors"), gradients, strict=True):
         no_nan(gradient, f"gradient of {name} by {door}")
     twins = [g.detach().double().requires_grad_() for g in given]
-    expected = independent.nll(*twins)
+    expected = references.nll(*twins)
     if bool(expected.isfinite().all()) and float(expected.abs().max()) < 1e30:
         exact = torch.autograd.grad(expected.sum(), twins)
         tolerance = 1e-7 if dtype is torch.float64 else 1e-2
@@ -296,7 +296,7 @@ def test_quantiles_of_extreme_scales(d):
     mixture = GaussianMixture(logits, means, log_diagonal)
     levels = [d.power("tail", -12, -0.4), d.number("middle", 0.05, 0.95)]
     found = finite(mixture.icdf(torch.tensor(levels, dtype=torch.float64)), "icdf")[:, 0].tolist()
-    mpmath.mp.dps = independent.DIGITS
+    mpmath.mp.dps = references.DIGITS
     weights = [mpmath.e ** mpmath.mpf(float(v)) for v in logits]
     total = mpmath.fsum(weights)
     deviations = [mpmath.e ** -mpmath.mpf(float(u)) for u in log_diagonal[:, 0]]
@@ -346,7 +346,7 @@ def test_conditioning_far_away(d):
         exact = Exact(logits, means, factors)
     got = mixture.condition(values)
     terms = exact.marginal_terms(fixed, [values[i] for i in fixed])
-    whole = independent.log_sum(terms)
+    whole = references.log_sum(terms)
     expected = [float(mpmath.e ** (term - whole)) for term in terms]
     if isinstance(mixture, LowRankMixture):
         # to_full rounds: what is left of the weights is known to that only.
@@ -370,7 +370,7 @@ def test_log_densities_anywhere(d):
     got = no_nan(mixture.log_prob(x), "log_prob")
     (gradient,) = torch.autograd.grad(got, x)
     no_nan(gradient, "gradient of log_prob")
-    mpmath.mp.dps = independent.DIGITS
+    mpmath.mp.dps = references.DIGITS
     exact = Exact(logits, means, factors)
     value = exact.marginal_log_prob(list(range(dim)), x.tolist())
     expected = float(value) if abs(value) < mpmath.mpf(float(torch.finfo(dtype).max)) else -math.inf
