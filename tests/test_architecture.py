@@ -14,8 +14,8 @@ ROOT = architecture.ROOT
 # What imports by a string: modules of the standard library, and functions.
 STRING_MODULES = {"importlib", "importlib.util", "pkgutil", "runpy"}
 STRING_FUNCTIONS = {"__import__", "eval", "exec"}
-# The public names, imported when first used, are strings by design.
-MAY_IMPORT_BY_STRING = {SOURCE / "__init__.py"}
+# The public names are imported when first used, and the extension in C may be missing.
+MAY_IMPORT_BY_STRING = {SOURCE / "__init__.py", SOURCE / "kernels" / "native.py"}
 # A method may draw what its class holds.
 DRAWS = re.compile(r"plot\w*|to_html")
 OPTIONAL = {name for row in ROWS for name in row.packages + row.lazy} - {"torch", "numpy"}

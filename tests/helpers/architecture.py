@@ -206,7 +206,7 @@ ROWS = (
         "integrations/",
         "one neighbouring library or format a file",
         files=("onnx/check", "onnx/export", "onnx/graph", "pyro", "sbi"),
-        packages=("torch",),
+        packages=("torch", "numpy"),
         lazy=("onnx", "onnxruntime", "onnxscript", "pyro", "sbi"),
     ),
     Row(7, "tuning/", "searches over settings", packages=("optuna",), to_come=True),
