@@ -19,8 +19,8 @@ HEAVY = ("torch", "numpy", "sklearn", "scipy", "pandas", "matplotlib", "safetens
 LAZY = sorted({*condens.__all__} - {"__version__"})
 # Arguments that may be Any: numbers, sequences, arrays, tensors and frames are all read as arrays,
 ARRAY_LIKE = {
-    "X", "condition", "coverage", "covariances", "direction", "factors", "level", "limits",
-    "loadings", "loc", "log_scales", "logits", "matrix_or_scale", "means", "precisions",
+    "X", "condition", "coverage", "covariances", "direction", "factors", "groups", "level",
+    "limits", "loadings", "loc", "log_scales", "logits", "matrix_or_scale", "means", "precisions",
     "quantiles", "random_state", "sample_weight", "scale_tril", "target", "value", "values",
     "weights", "y",
 }  # fmt: skip
