@@ -3,7 +3,7 @@ import signal
 import hypothesis
 import pytest
 import torch
-from helpers.search import write_summary
+from helpers.search_summary import write_summary
 
 # Fixed: a failure found today is found again tomorrow.
 hypothesis.settings.register_profile("fixed", derandomize=True, deadline=None, max_examples=40)

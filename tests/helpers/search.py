@@ -32,10 +32,10 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from helpers.search_summary import PROPERTY, SEED
 
 from condens.errors import CondensError
 
-SEED = os.environ.get("CONDENS_HOSTILE_SEED", "0")
 # A property is given up after so many processes that died of it.
 DEATHS = 3
 # Bytes that a process may map: beyond, an allocation fails and the machine lives on.
@@ -43,9 +43,6 @@ MEMORY = 16 << 30
 # Seconds of waiting for a second of computing, on a machine that has other things to do.
 WAITS = 10
 PRELOAD = ["condens.training", "condens.persistence", "condens.functional", "torch._dynamo"]
-
-# The name by which a test's report carries what came of its property.
-PROPERTY = "hostile search"
 
 Plain = int | float | bool | str | None
 
@@ -155,32 +152,6 @@ class Report:
             f"the first is case {case}: {told}\n{text}\n"
             + "\n".join(f"  {count:5d} × {kind}" for kind, count in often)
         )
-
-
-def write_summary(terminal):
-    """Write what came of every property, also of those that other processes searched."""
-    found = [
-        dict(value)
-        for reports in terminal.stats.values()
-        for report in reports
-        for name, value in getattr(report, "user_properties", ())
-        if name == PROPERTY and report.when == "call"
-    ]
-    if not found:
-        return
-    terminal.section(f"hostile search, CONDENS_HOSTILE_SEED={SEED}")
-    write = terminal.write_line
-    write(f"{'cases':>6} {'answered':>9} {'refused':>8} {'failed':>7} {'CPU s':>6}  property")
-    for one in sorted(found, key=lambda one: one["name"]):
-        counts = f"{one['cases']:6d} {one['answered']:9d} {one['refused']:8d} {one['failed']:7d}"
-        given_up = " (given up)" if one["given_up"] else ""
-        write(f"{counts} {one['seconds']:6.1f}  {one['name']}{given_up}")
-    cases, spent = (sum(one[what] for one in found) for what in ("cases", "seconds"))
-    failed = [one for one in found if one["failed"]]
-    write(f"{cases:6d} cases in {spent:.0f} s of computing; {len(failed)} properties fail")
-    for one in failed:
-        write("")
-        write(f"{one['name']}: {one['text']}")
 
 
 def property_of(cases, *, refusals=True, accepts=(), seconds=60.0):
