@@ -437,7 +437,7 @@ def test_a_small_change_of_means_and_factors_is_refused(written, name, what, cha
     with torch.no_grad():
         other.head.linear.bias[other.head.n_components :].add_(change)
     graph = GRAPHS[what](other).eval()
-    with pytest.raises(ArgumentError, match="model is written with .* off by"):
+    with pytest.raises(ArgumentError, match=r"model is written with .* off by"):
         check_agreement(file.path.read_bytes(), graph, trial_inputs(graph, None))
 
 
