@@ -32,6 +32,7 @@ __all__ = [
     "inference",
     "integrations",
     "kernels",
+    "load",
     "nn",
     "persistence",
     "plots",
@@ -64,6 +65,7 @@ if TYPE_CHECKING:
     from condens.estimator.regressor import MDNRegressor
     from condens.functional.estimates import Estimate
     from condens.functional.modes import Modes
+    from condens.loading import load
 else:
     _MODULES = {
         "Estimate": "condens.functional.estimates",
@@ -72,6 +74,7 @@ else:
         "MDNRegressor": "condens.estimator",
         "Modes": "condens.functional.modes",
         "TransformedMixture": "condens.distributions.transformed",
+        "load": "condens.loading",
     }
 
     def __getattr__(name):

@@ -203,7 +203,7 @@ def test_lengths_that_do_not_match(d):
         if door == "head.nll":
             refused(lambda: head.nll(x, y), door)
         else:
-            refused(lambda: owner.nll(x, y, w).backward(), f"{door} with wrong {part}")
+            refused(lambda: owner.loss(x, y, w).backward(), f"{door} with wrong {part}")
     elif door == "linear_loss":
         outputs = k * (1 + dim + t)
         shapes = {"features": [n, f], "weight": [outputs, f], "bias": [outputs], "target": [n, dim],
