@@ -148,7 +148,7 @@ class DensityNetwork(nn.Module, ABC):
         mixture = self.target_scaling.inverse(standard)
         if self.transforms is not None:
             # Networks with transforms have triangular heads.
-            mixture = TransformedMixture(cast(GaussianMixture, mixture), self.transforms)
+            mixture = TransformedMixture(cast("GaussianMixture", mixture), self.transforms)
         return mixture.to(condition.dtype if condition.is_floating_point() else self.dtype)
 
     def loss(self, condition: Tensor, target: Tensor, weights: Tensor | None = None) -> Tensor:
