@@ -14,6 +14,7 @@ from sklearn.base import clone
 
 from condens import MDNRegressor
 from condens.errors import ArgumentError, ModelFileError
+from condens.loading import load
 from condens.persistence import save
 from condens.training import Settings
 from condens.transforms import Integer, Interval, Positive, Real
@@ -179,11 +180,13 @@ def test_a_known_backbone_may_be_left_out_until_a_fit(models, tmp_path):
     assert_array_equal(again.predict(X), clone(model).fit(X, Y).predict(X))
 
 
-def test_other_models_are_told_apart(tmp_path):
+def test_other_models_are_told_apart(models, tmp_path):
     path = tmp_path / "m"
     save(files.small(), path)
     with pytest.raises(ModelFileError, match=r"m: its kind is 'network', but a regressor.*load"):
         MDNRegressor.load(path)
+    models("full").save(path)
+    assert isinstance(load(path), MDNRegressor)
 
 
 # Damage.

@@ -307,6 +307,11 @@ def test_callbacks_see_every_epoch_and_may_stop():
     # A value that is only true is not True.
     assert regressor(callbacks=lambda _: 1).fit(X, Y).n_iter_ == 3
     assert clone(alone).callbacks == alone.callbacks
+    # The search for a number of components ends too, with what was trained so far.
+    seen.clear()
+    chosen = regressor("auto", callbacks=stop).fit(X, Y)
+    assert seen == [0, 1]
+    assert chosen.n_components_ == 16
 
 
 def test_the_device_is_where_training_happens():

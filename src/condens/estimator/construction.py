@@ -13,7 +13,7 @@ from condens.errors import ArgumentError, DimensionError, ShapeError
 from condens.nn import HEADS, DensityNetwork, Ensemble, Head, MixtureNetwork
 from condens.nn.randomness import torch_seeded_by
 from condens.persistence import network_to_dict
-from condens.scalars import as_choice, as_fraction, as_real, as_whole, refused
+from condens.scalars import as_choice, as_fraction, as_real, as_whole, is_truth, refused
 from condens.training import Settings
 from condens.transforms import Real, Transform, choice
 
@@ -242,7 +242,7 @@ def _device(name: str, value: Any) -> torch.device:
 
 # Whole numbers are truth values in scikit-learn, and those of numpy are not bool.
 _FLAG = _where(
-    lambda value: isinstance(value, Integral) or type(value).__name__ in ("bool", "bool_"),
+    lambda value: isinstance(value, Integral) or is_truth(value),
     "True or False",
     "Pass True or False.",
 )

@@ -20,8 +20,7 @@ from condens.estimator.inputs import Inputs
 from condens.evaluation.conformal import Calibration
 from condens.nn import DensityNetwork, TableMLP
 from condens.persistence import network_from_dict, network_to_dict
-from condens.persistence.faults import reason, short
-from condens.persistence.header import canonical
+from condens.persistence.header import canonical, reason, short
 from condens.training import History, Settings
 from condens.transforms import Real
 

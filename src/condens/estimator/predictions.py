@@ -11,16 +11,13 @@ from numpy.typing import NDArray
 from sklearn.utils import check_random_state
 from torch import Generator, Tensor
 
-from condens.distributions.gaussian import GaussianMixture
-from condens.distributions.low_rank import LowRankMixture
-from condens.distributions.transformed import TransformedMixture
+from condens.distributions import Mixture
 from condens.errors import ArgumentError, ExtrapolationWarning
 from condens.estimator.inputs import caller_level
 from condens.evaluation.conformal import Calibration
 from condens.nn import DensityNetwork
 
 Array = NDArray[np.float64]
-Mixture = GaussianMixture | LowRankMixture | TransformedMixture
 
 # Rows whose densities are in memory at a time where only numbers computed from them are returned.
 ROWS_PER_BLOCK = 5000
@@ -132,7 +129,7 @@ class Predictions:
         if not bool(exponential.any()):
             return part
         widest = MAX_LOG_SCALE * self.network.target_scaling.scale
-        return part.narrowed(torch.where(exponential, widest, torch.inf))  # type: ignore[union-attr]
+        return part.narrowed(torch.where(exponential, widest, torch.inf))  # type: ignore[attr-defined]
 
     def _each(self, ask: Callable[[Mixture], Tensor]) -> Array:
         """Ask some rows at a time for answers [n, D, ...]."""

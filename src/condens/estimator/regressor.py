@@ -18,8 +18,14 @@ from torch import Generator, nn
 
 from condens import persistence
 from condens.data import Rows, TableEncoder
-from condens.distributions import checks
-from condens.errors import ArgumentError, ModelFileError, ShapeError, TrainingError
+from condens.distributions import Mixture, checks
+from condens.errors import (
+    ArgumentError,
+    ModelFileError,
+    ShapeError,
+    TrainingError,
+    UnusedComponentsWarning,
+)
 from condens.estimator.construction import (
     SETTING_NAMES,
     Architecture,
@@ -32,15 +38,16 @@ from condens.estimator.construction import (
 )
 from condens.estimator.document import Fitted, from_dict, to_dict
 from condens.estimator.inputs import Division, Inputs, caller_level, divide, read_groups
-from condens.estimator.predictions import Array, Mixture, Predictions, draw_seed
+from condens.estimator.predictions import Array, Predictions, draw_seed
 from condens.evaluation.conformal import Calibration, Region
 from condens.nn import DensityNetwork
-from condens.persistence.faults import naming, short
+from condens.persistence.container import naming
+from condens.persistence.header import short
 from condens.scalars import as_whole
-from condens.training import Epoch, History, Settings, default_components, default_settings
+from condens.training import Epoch, History, Settings, default_components, default_settings, train
 from condens.training.interruption import how_far, interruption
-from condens.training.loop import KEPT, gradients, run, tell
-from condens.training.selection import select
+from condens.training.loop import KEPT, gradients
+from condens.training.selection import MAX_COMPONENTS, reduce_components
 from condens.transforms import Transform
 
 # Parameters that describe the networks.
@@ -594,8 +601,9 @@ class MDNRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
             message = f"fit was interrupted {how_far(history)}. The model is as it was."
             raise KeyboardInterrupt(message)
         history.rows_left_out = division.rows_left_out
-        by_default = self.n_components is None
-        tell(history, stacklevel=caller_level() + 1, components_by_default=by_default)
+        # Some data need one component only, which is no news if nobody chose their number.
+        ignore = (UnusedComponentsWarning,) if self.n_components is None else ()
+        history.warn(stacklevel=caller_level(), ignore=ignore)
         # In double precision a row has the same density in every batch.
         self._set(Fitted(inputs, network.cpu().double().eval(), history, seed))
         if interrupted.is_set():
@@ -621,22 +629,16 @@ class MDNRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         }
         if architecture is None:
             network: DensityNetwork = copy.deepcopy(self.network_).float().to(device)
-            return network, run(network, rows, settings, **options)
+            return network, train(network, rows, settings, warn=False, **options)
         n_components = parameters["n_components"] or default_components(len(rows))
         generator = Generator().manual_seed(settings.seed)
         if n_components == "auto":
-            chosen = select(
-                lambda count: architecture.network(count, generator=generator).to(device),
-                rows,
-                settings,
-                directory=directory,
-                # The networks of condens draw from the generator they are given.
-                seeded=architecture.backbone is not None,
-                **options,
-            )
+            largest = architecture.network(MAX_COMPONENTS, generator=generator).to(device)
+            chosen = reduce_components(largest, rows, settings, directory=directory, **options)
             if architecture.n_members == 1:
                 return chosen.network, chosen.history
             n_components = chosen.network.head.n_components
             directory = None if directory is None else Path(directory) / "members"
         network = architecture.networks(n_components, generator=generator).to(device)
-        return network, run(network, rows, settings, directory=directory, **options)
+        options |= {"directory": directory, "warn": False}
+        return network, train(network, rows, settings, **options)

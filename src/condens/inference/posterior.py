@@ -10,15 +10,21 @@ from torch import Generator, Tensor
 from condens.data import Rows, TargetColumns
 from condens.data.arrays import as_doubles
 from condens.data.frames import is_frame
+from condens.distributions import Mixture
 from condens.distributions.dimensions import check_names
-from condens.errors import ArgumentError, DimensionError, NotFiniteError, ShapeError
+from condens.errors import (
+    ArgumentError,
+    DimensionError,
+    NotFiniteError,
+    ShapeError,
+    UnusedComponentsWarning,
+)
 from condens.estimator.construction import Architecture, check_parameter, choose_transforms
-from condens.estimator.predictions import Mixture
 from condens.nn import MixtureNetwork
 from condens.scalars import as_whole
-from condens.training import History, Settings, default_components, default_settings
+from condens.training import History, Settings, default_components, default_settings, train
 from condens.training.interruption import how_far, interruption
-from condens.training.loop import gradients, run, tell
+from condens.training.loop import gradients
 from condens.transforms import Transform, choice
 
 
@@ -157,10 +163,10 @@ def posterior(
         network = architecture.network(
             count or default_components(len(rows)), generator=Generator().manual_seed(seed)
         )
-        history = run(network, rows, settings)
+        history = train(network, rows, settings, warn=False)
     if interrupted.is_set():
         raise KeyboardInterrupt(f"posterior was interrupted {how_far(history)}.")
-    tell(history, stacklevel=3, components_by_default=count is None)
+    history.warn(stacklevel=2, ignore=(UnusedComponentsWarning,) if count is None else ())
     return AmortisedPosterior(network.double().eval(), seen.shape[1:], history, observation_names)
 
 

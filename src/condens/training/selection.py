@@ -130,11 +130,15 @@ def reduce_components(
         epochs = math.ceil(settings.epochs / 3)
         again = replace(settings, start="keep", bound=None, epochs=epochs, warmup_steps=20)
         smaller, failed = network, 0
-        while smaller.head.n_components > 1 and failed < MAX_FAILURES and not interrupted.is_set():
+
+        def stopped() -> bool:
+            return interrupted.is_set() or history.stopped == "callback"
+
+        while smaller.head.n_components > 1 and failed < MAX_FAILURES and not stopped():
             with loan(network, generator):
                 smaller = _without(smaller, held_out)
             history, losses = fit(smaller, again)
-            if interrupted.is_set():  # not trained to its end, it cannot be compared
+            if stopped():  # not trained to its end, it cannot be compared
                 break
             trials.append(_trial(smaller.head.n_components, history.best_nll, losses - best))
             if trials[-1].worse > trials[-1].standard_error:
