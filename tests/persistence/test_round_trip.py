@@ -118,7 +118,13 @@ HISTORY = {
     "best_epoch": wholes(-1, 2**40),
     "best_nll": ANY_REAL,
     "stopped": TEXT,
-    "warnings": st.lists(TEXT, max_size=2),
+    # As many as there are classes.
+    "warnings": st.lists(TEXT, min_size=2, max_size=2),
+    "warning_classes": st.lists(
+        st.sampled_from(("UnusedComponentsWarning", "IllConditionedWarning")),
+        min_size=2,
+        max_size=2,
+    ),
     "rows": wholes(0, 2**40),
     "validation_rows": wholes(0, 2**40),
     "rows_left_out": wholes(0, 2**40),
