@@ -64,7 +64,7 @@ def test_a_thousand_targets():
 def test_there_is_no_bound_for_it():
     network = MixtureNetwork.of(2, 3, n_components=2, covariance="low_rank", rank=1, width=8)
     data = factor_model(50, dimensions=3)
-    with pytest.raises(ArgumentError, match=r"bound is 'uniform'.*low rank"):
+    with pytest.raises(ArgumentError, match=r"bound is 'uniform'.*low_rank"):
         train(network, data, Settings(epochs=1, bound="uniform"))
 
 
