@@ -1,6 +1,7 @@
 """What torch and its users expect of every Distribution, asked of our three."""
 
 import copy
+import inspect
 import pickle
 
 import pytest
@@ -20,6 +21,7 @@ from torch.distributions import (
 from torch.testing import assert_close
 
 from condens import GaussianMixture, LowRankMixture, TransformedMixture
+from condens.distributions import Mixture
 from condens.errors import CondensError, NoClosedFormError, NotFiniteError
 from condens.transforms import Integer, Interval, Positive, Real
 
@@ -98,14 +100,25 @@ def test_copies(name):
 @every
 def test_enumeration_and_modes_are_refused_as_torch_does(name):
     m = MIXTURES[name]()
-    with pytest.raises(NotImplementedError, match="no end of values"):
+    with pytest.raises(NotImplementedError, match="support is infinite"):
         m.enumerate_support()
-    if name not in ("full", "diagonal"):
+    if name in ("low_rank", "mixed"):
         with pytest.raises(NotImplementedError, match="mode"):
             _ = m.mode
     if not m.has_rsample:
         with pytest.raises(NotImplementedError):
             m.rsample()
+
+
+def test_all_mixtures_have_the_same_methods_and_properties():
+    kinds = (GaussianMixture, LowRankMixture, TransformedMixture)
+    # What a kind is made of, and is made from, it has for itself.
+    made_of = {"factors", "log_scales", "loadings", "scales", "rank", "base", "narrowed"}
+    common = {name for name in dir(Mixture) if not name.startswith("_")}
+    for kind in kinds:
+        public = {name for name in dir(kind) if not name.startswith(("_", "from_"))}
+        assert public - made_of == common
+        assert all(inspect.getdoc(getattr(kind, name)) for name in public - {"arg_constraints"})
 
 
 def test_no_closed_form_is_not_implemented():

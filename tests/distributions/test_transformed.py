@@ -157,7 +157,7 @@ def test_crps_of_an_interval_by_quadrature(y, tight):
 
 
 @pytest.mark.parametrize("y", [-2.0, 0.0, 3.0, 2.25, 700.0])
-@pytest.mark.parametrize("tight", [-0.5, 0.5, 6.0])
+@pytest.mark.parametrize("tight", [0.5, 2.0, 6.0])
 @pytest.mark.parametrize("lower", [0, None])
 def test_crps_of_whole_numbers_is_a_sum(y, tight, lower):
     """CRPS = Σₙ (F(n) − 1(n ≥ y))², and linear in y between whole numbers."""
@@ -285,7 +285,7 @@ def test_ensembles():
     y = first.sample((5,))
     exact = torch.logaddexp(first.log_prob(y) + math.log(0.25), second.log_prob(y) + math.log(0.75))
     assert_close(both.log_prob(y), exact, rtol=1e-9, atol=1e-9)
-    with pytest.raises(ArgumentError, match=r"members has maps .* the first member has"):
+    with pytest.raises(ArgumentError, match=r"members has .*transforms=.* the first member is"):
         TransformedMixture.ensemble([first, mixture_of([Real()] * 5)])
     with pytest.raises(ArgumentError, match="at least one TransformedMixture"):
         TransformedMixture.ensemble([])

@@ -156,11 +156,11 @@ class TransformedMixture(Mixture):
 
     @property
     def means(self) -> Tensor:
-        return self._component_means().to(self.dtype)
+        return self._moments(moments.image_means).to(self.dtype)
 
     @property
     def mean(self) -> Tensor:
-        logits, means = widen(self.logits), self._component_means()
+        logits, means = widen(self.logits), self._moments(moments.image_means)
         # As in `mixture.mean`, but without the infinities, whose differences are NaN.
         total = mixture.mean(logits, torch.where(means.isinf(), 0.0, means))
         reached = (means.isinf() & (logits > -torch.inf).unsqueeze(-1)).any(-2)
@@ -168,44 +168,36 @@ class TransformedMixture(Mixture):
 
     @property
     def variance(self) -> Tensor:
-        _, means, variances = self._line_moments()
-        within = moments.image_variances(self.transforms, means, variances)
-        centres = pushforward.saturated(self._component_means())
+        centres = pushforward.saturated(self._moments(moments.image_means))
+        within = self._moments(moments.image_variances)
         total = mixture.total_variance(widen(self.logits), centres, within)
         return torch.where(self._overflows(), torch.inf, total).to(self.dtype)
 
     @property
     def covariance_matrices(self) -> Tensor:
-        return _unbounded(self._within(), self._component_overflows()).to(self.dtype)
+        beyond = self._moments(moments.image_overflows)
+        return _unbounded(self._within(), beyond).to(self.dtype)
 
     @property
     def covariance_matrix(self) -> Tensor:
-        centres = pushforward.saturated(self._component_means())
+        centres = pushforward.saturated(self._moments(moments.image_means))
         total = mixture.total_covariance(widen(self.logits), centres, self._within())
         return _unbounded(total, self._overflows()).to(self.dtype)
 
-    def _line_moments(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Return logits, means and variances of the components of X, in double precision."""
-        logits, means, factors = widen(*self.parameters)
-        return logits, means, component_variances(factors, self.dimensions)
-
-    def _component_means(self) -> Tensor:
-        _, means, variances = self._line_moments()
-        return moments.image_means(self.transforms, means, variances)
+    def _moments(self, moment: Callable[..., Tensor]) -> Tensor:
+        """Return a moment of every component of Y [..., K, D], in double precision."""
+        _, means, factors = widen(*self.parameters)
+        return moment(self.transforms, means, component_variances(factors, self.dimensions))
 
     def _within(self) -> Tensor:
         """Return the covariances of Y within each component, at most e⁶⁸⁰ [..., K, D, D]."""
         between = mixture.component_covariances(widen(self.parameters.factors), self.dimensions)
         return moments.image_covariances(self.transforms, widen(self.parameters.means), between)
 
-    def _component_overflows(self) -> Tensor:
-        _, means, variances = self._line_moments()
-        return moments.image_overflows(self.transforms, means, variances)
-
     def _overflows(self) -> Tensor:
         """Tell in which dimensions a component with weight has a square beyond precision."""
         weighted = (self.logits > -torch.inf).unsqueeze(-1)
-        return (self._component_overflows() & weighted).any(-2)
+        return (self._moments(moments.image_overflows) & weighted).any(-2)
 
     # Density and samples.
 

@@ -198,37 +198,6 @@ def energy_score(target: Tensor, first: Tensor, second: Tensor) -> Estimate:
     return Estimate(score.mean(0), standard_error(score))
 
 
-def floor_score(target: Tensor, first: Tensor, second: Tensor) -> Estimate:
-    """Estimate the CRPS of ⌊Z⌋ at a whole number y, less that of Z at y + ½.
-
-    Rounding moves a number by at most a half, and so the score by at most one, however far
-    the draws spread: of those, only their order and what follows their points is used.
-
-    Shapes: target [..., 1], draws of Z [N, *batch, 1] → [...].
-    """
-    (one, lead), (other, rest) = (
-        _floor(_beside(target, draws).squeeze(-1)) for draws in (first, second)
-    )
-    y = target.squeeze(-1)
-    reach = 0.5 * (_moved(one - y, lead) + _moved(other - y, rest))
-    score = reach - 0.5 * _moved(one - other, lead - rest)
-    return Estimate(score.mean(0), standard_error(score))
-
-
-def _floor(draws: Tensor) -> tuple[Tensor, Tensor]:
-    """Return ⌊z⌋ and z − ⌊z⌋ − ½; of large numbers, which have no fraction, its mean of zero."""
-    whole = draws.floor()
-    has_fraction = draws.abs() < 1 / torch.finfo(draws.dtype).eps
-    return whole, torch.where(has_fraction, draws - whole - 0.5, 0.0)
-
-
-def _moved(distance: Tensor, shift: Tensor) -> Tensor:
-    """Return |d| − |d + u| for whole d and u between −1 and 1."""
-    # Infinite numbers at either end are equal: their difference is no number.
-    distance = distance.nan_to_num(nan=0.0)
-    return torch.where(distance == 0, -shift.abs(), -distance.sign() * shift)
-
-
 def _beside(target: Tensor, draws: Tensor) -> Tensor:
     """Give draws [N, *batch, D] an axis for each leading axis the target has beyond the batch."""
     extra = [1] * (target.dim() + 1 - draws.dim())

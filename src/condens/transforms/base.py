@@ -52,17 +52,19 @@ class Transform(ABC):
     def from_real(self, x: Tensor) -> Tensor:
         """Return the value of a real x; ±inf gives the ends of the support."""
 
-    @abstractmethod
     def log_slope(self, y: Tensor) -> Tensor:
-        """Return log|dx/dy|: what the density gains by the change of units."""
+        """Return log|dx/dy|, what the density gains by the change of units; 0 of whole numbers."""
+        return torch.zeros_like(widen(y)) if self.discrete else self.log_slope_at(self.to_real(y))
 
-    @abstractmethod
     def log_slope_at(self, x: Tensor) -> Tensor:
         """Return log|dx/dz| from x, where z is y itself or, of whole numbers, a point in a cell."""
+        x = widen(x)
+        terms = [torch.full_like(x, c) + (a * x if a else 0) for a, c in self.slope_terms().items()]
+        return terms[0] if len(terms) == 1 else torch.stack(terms).logsumexp(0)
 
     @abstractmethod
     def slope_terms(self) -> dict[int, float]:
-        """Return {a: c, …} with dx/dy = Σ exp(a x + c), for continuous targets."""
+        """Return {a: c, …} with dx/dz = Σ exp(a x + c), z as in `log_slope_at`."""
 
     @abstractmethod
     def affine(self, scale: float, loc: float) -> tuple["Transform", float, float]:

@@ -40,14 +40,6 @@ class Real(Transform):
         """Return x."""
         return widen(x)
 
-    def log_slope(self, y: Tensor) -> Tensor:
-        """Return 0."""
-        return torch.zeros_like(widen(y))
-
-    def log_slope_at(self, x: Tensor) -> Tensor:
-        """Return 0."""
-        return torch.zeros_like(widen(x))
-
     def slope_terms(self) -> dict[int, float]:
         """Return those of 1."""
         return {0: 0.0}
@@ -110,14 +102,6 @@ class Positive(Transform):
     def from_real(self, x: Tensor) -> Tensor:
         """Return lower + e^x."""
         return self.lower + widen(x).exp()
-
-    def log_slope(self, y: Tensor) -> Tensor:
-        """Return −log(y − lower)."""
-        return -self.to_real(y)
-
-    def log_slope_at(self, x: Tensor) -> Tensor:
-        """Return −x."""
-        return -widen(x)
 
     def slope_terms(self) -> dict[int, float]:
         """Return those of e^−x."""
@@ -211,16 +195,6 @@ class Interval(Transform):
         inwards = self._width * torch.sigmoid(-x.abs())
         return torch.where(x < 0, self.lower + inwards, self.upper - inwards)
 
-    def log_slope(self, y: Tensor) -> Tensor:
-        """Return log(upper − lower) − log(y − lower) − log(upper − y)."""
-        y = widen(y)
-        return math.log(self._width) - (y - self.lower).log() - (self.upper - y).log()
-
-    def log_slope_at(self, x: Tensor) -> Tensor:
-        """Return −log s(x) − log s(−x) − log(upper − lower) for the logistic function s."""
-        x, log_s = widen(x), torch.nn.functional.logsigmoid
-        return -log_s(x) - log_s(-x) - math.log(self._width)
-
     def slope_terms(self) -> dict[int, float]:
         """Return those of (2 + e^x + e^−x)/(upper − lower)."""
         unit = -math.log(self._width)
@@ -306,14 +280,6 @@ class Integer(Transform):
         x = widen(x)
         return x.floor() if self.lower is None else self.lower + x.exp().floor()
 
-    def log_slope(self, y: Tensor) -> Tensor:
-        """Return 0: a probability has no unit."""
-        return torch.zeros_like(widen(y))
-
-    def log_slope_at(self, x: Tensor) -> Tensor:
-        """Return 0, or −x where there is a bound."""
-        return torch.zeros_like(widen(x)) if self.lower is None else -widen(x)
-
     def cell(self, y: Tensor) -> tuple[Tensor, Tensor]:
         """Return the real ends of the cell of y."""
         y = widen(y)
@@ -343,8 +309,8 @@ class Integer(Transform):
         return y.clamp(-largest, largest)
 
     def slope_terms(self) -> dict[int, float]:
-        """Return none: the density is one of probabilities."""
-        return {}
+        """Return those of dx/dz: 1, or e^−x where there is a bound."""
+        return {0 if self.lower is None else -1: 0.0}
 
     def affine(self, scale: float, loc: float) -> tuple[Transform, float, float]:
         """Shift by whole numbers."""

@@ -4,6 +4,7 @@ Shapes: means [..., K, D] and covariances [..., K, D, D] of the components, D tr
 """
 
 from collections.abc import Sequence
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -68,13 +69,10 @@ class _Column:
 
     def __init__(self, transform: Transform, mean: Tensor, deviation: Tensor) -> None:
         self.transform, self.mean, self.deviation = transform, mean, deviation
-        self._coefficients: Tensor | None = None
 
-    @property
+    @cached_property
     def coefficients(self) -> Tensor:
-        if self._coefficients is None:
-            self._coefficients = self.transform.coefficients(self.mean, self.deviation)
-        return self._coefficients
+        return self.transform.coefficients(self.mean, self.deviation)
 
 
 def _columns(transforms: Sequence[Transform], means: Tensor, variances: Tensor) -> list[_Column]:

@@ -1,0 +1,293 @@
+"""Transformed mixtures: modes, divergences, affine images, components, and what is refused."""
+
+import numpy as np
+import pytest
+import torch
+from helpers.reference import dense, log_density, random_low_rank, random_parameters
+from helpers.transformed import gaussian, mixture_of, reals
+from scipy import integrate, optimize
+from torch.distributions import MultivariateNormal, kl_divergence
+from torch.testing import assert_close
+
+from condens import GaussianMixture, LowRankMixture, TransformedMixture
+from condens.errors import ArgumentError, NoClosedFormError, ShapeError
+from condens.transforms import Integer, Interval, Positive, Real
+
+CLOSE = {"rtol": 1e-9, "atol": 1e-9}
+CONTINUOUS = {
+    "positive": [Positive(-1.0)],
+    "interval": [Interval(-2.0, 3.0)],
+    "two": [Positive(), Interval(0.0, 1.0)],
+    "five": [Positive(), Interval(0.0, 1.0), Real(), Interval(-3.0, 9.0), Positive(2.0)],
+}
+every = pytest.mark.parametrize("name", CONTINUOUS)
+
+
+def seeded():
+    return torch.Generator().manual_seed(0)
+
+
+# Modes.
+
+
+def climb(m, start):
+    """Return the local maximum of log p(y) above a start, by x = f⁻¹(y) and dense formulas."""
+    twin = dense(*m.base.parameters)
+
+    def loss(x):
+        slope = 0.0
+        for value, transform in zip(x, m.transforms, strict=True):
+            if isinstance(transform, Positive):
+                slope -= value
+            elif isinstance(transform, Interval):
+                width = transform.upper - transform.lower
+                slope += 2 * np.log(2 * np.cosh(value / 2)) - np.log(width)
+        return -float(np.ravel(log_density(x[None], *twin))[0]) - slope
+
+    options = {"gtol": 1e-10, "maxiter": 2000}
+    found = optimize.minimize(loss, start, method="BFGS", options=options)
+    return found.x, -found.fun
+
+
+@every
+@pytest.mark.parametrize("n_components", [1, 3])
+def test_modes_against_numerical_ascent(name, n_components):
+    m = mixture_of(CONTINUOUS[name], n_components=n_components, spread=1.5, tight=0.5)
+    points, levels = m.modes()
+    assert_close(m.log_prob(points), levels, **CLOSE)
+    assert (levels.diff() <= 0).all()
+    real = torch.stack(
+        [one.to_real(y) for one, y in zip(m.transforms, points.unbind(-1), strict=True)], -1
+    )
+    for x, level in zip(real, levels, strict=True):
+        top, height = climb(m, x.numpy() + 1e-3)
+        assert height == pytest.approx(float(level), rel=1e-9, abs=1e-9)
+        np.testing.assert_allclose(top, x, rtol=0, atol=1e-4)
+    random = np.random.default_rng(0)
+    for _ in range(5):
+        _, height = climb(m, random.normal(size=m.dimensions, scale=2.0))
+        assert height <= float(levels[0]) + 1e-9
+    assert_close(m.mode, points[0])
+
+
+def test_modes_have_a_closed_form_for_single_positive_numbers():
+    m = gaussian([Positive(1.0), Positive()], [0.3, -0.2], [[0.5, 0.2], [0.2, 0.7]])
+    exact = 1.0 + np.exp(0.3 - 0.7), np.exp(-0.2 - 0.9)
+    assert_close(m.mode, reals(*exact), **CLOSE)
+
+
+def test_a_wide_interval_has_a_mode_at_either_end():
+    m = gaussian([Interval(0.0, 1.0)], [0.4], [[9.0]])
+    points, log_density = m.modes()
+    assert points.shape == (2, 1)
+    grid = torch.special.expit(torch.linspace(-30, 30, 600_001).double())
+    level = m.log_prob(grid[:, None])
+    inner = (level[1:-1] > level[:-2]) & (level[1:-1] > level[2:])
+    assert_close(log_density.sort().values, level[1:-1][inner].sort().values, rtol=1e-8, atol=0)
+
+
+def test_modes_of_batches_and_of_single_precision():
+    m = mixture_of(CONTINUOUS["two"], batch=(3,))
+    for i, one in enumerate(m):
+        found = one.modes()
+        count = len(found.log_density)
+        assert_close(m.modes().log_density[i, :count], found.log_density, **CLOSE)
+    single = m.to(torch.float32).modes()
+    assert single.points.dtype is single.log_density.dtype is torch.float32
+
+
+def test_modes_of_whole_numbers_are_refused_until_these_are_given():
+    m = mixture_of([Positive(), Integer()], n_components=1, tight=-1.0)
+    with pytest.raises(NoClosedFormError, match=r"whole numbers in dim.*\[1\].*Condition"):
+        m.modes()
+    points, log_density = m.condition({1: 2}).modes()
+    assert_close(m.condition({1: 2}).log_prob(points), log_density, **CLOSE)
+    grid = torch.linspace(1e-3, 20, 20_001).double()[:, None]
+    assert m.condition({1: 2}).log_prob(grid).max() <= log_density[0] + 1e-9
+    with pytest.raises(NoClosedFormError, match=r"more than six intervals.*marginal"):
+        mixture_of([Interval(0.0, 1.0)] * 7).modes()
+
+
+# Divergences.
+
+
+@every
+def test_divergence_is_that_of_the_real_numbers(name):
+    first = mixture_of(CONTINUOUS[name], n_components=1, seed=1)
+    second = mixture_of(CONTINUOUS[name], n_components=1, seed=2)
+    value, error = first.kl_divergence(second)
+    assert error == 0
+    means, covariances = (
+        [m.base.means[0] for m in (first, second)],
+        [m.base.covariance_matrices[0] for m in (first, second)],
+    )
+    normals = [MultivariateNormal(*pair) for pair in zip(means, covariances, strict=True)]
+    assert_close(value, kl_divergence(*normals), **CLOSE)
+    assert_close(kl_divergence(first, second), value, **CLOSE)
+
+
+def test_divergence_of_mixtures_against_quadrature():
+    first, second = (mixture_of([Positive()], seed=seed, spread=0.5) for seed in (1, 2))
+    other = gaussian([Real()], [1.5], [[4.0]])
+
+    def by_quadrature(q):
+        def integrand(x):
+            y = torch.tensor([[x]], dtype=torch.float64).exp()
+            p = first.log_prob(y)
+            return float((p + x).exp() * (p - q.log_prob(y)))
+
+        return integrate.quad(integrand, -15, 15, limit=500, epsabs=1e-10)[0]
+
+    for q in (second, other):
+        value, error = first.kl_divergence(q, n_samples=40_000, generator=seeded())
+        assert 0 < error < 0.1 * (1 + value)
+        assert abs(float(value) - by_quadrature(q)) < 5 * float(error)
+    outside = gaussian([Positive(1e6)], [0.0], [[1.0]])
+    value, error = first.kl_divergence(outside, n_samples=100)
+    assert value == torch.inf
+    assert error == 0
+
+
+def test_divergence_of_counts_is_not_that_of_the_real_numbers():
+    first, second = (gaussian([Integer(0)], [mean], [[0.4]]) for mean in (1.0, 1.5))
+    n = torch.arange(400.0).double()[:, None]
+    p, q = first.log_prob(n), second.log_prob(n)
+    exact = torch.where(p > -700, p.exp() * (p - q), 0.0).nan_to_num().sum()
+    value, error = first.kl_divergence(second, n_samples=40_000, generator=seeded())
+    assert 0 < error < 0.02
+    assert abs(value - exact) < 5 * error
+
+
+def test_divergence_of_low_rank_mixtures():
+    first, second = (LowRankMixture(*random_low_rank((), 2, 3, 1, seed=seed)) for seed in (1, 2))
+    expected = first.to_full().kl_divergence(second.to_full(), n_samples=40_000, generator=seeded())
+    value, error = first.kl_divergence(second, n_samples=40_000, generator=seeded())
+    assert 0 < error < 0.2 * value
+    assert abs(value - expected.value) < 5 * torch.hypot(error, expected.standard_error)
+    assert first.expand((4,)).kl_divergence(second, n_samples=10).value.shape == (4,)
+
+
+# Affine images.
+
+
+@pytest.mark.parametrize("scale", [2.5, 0.3, -1.5])
+def test_affine_moves_bounds(scale):
+    transforms = [Real(), Interval(0.0, 2.0)] + ([Positive(1.0)] if scale > 0 else [])
+    m = mixture_of(transforms, names=list("abc")[: len(transforms)])
+    loc = reals(*[0.7, -3.0, 4.0][: len(transforms)])
+    scales = reals(*[scale, scale, 2 * scale][: len(transforms)])
+    moved, y = m.affine(scales, loc), m.sample((20,), generator=seeded())
+    expected = m.log_prob(y) - scales.abs().log().sum()
+    assert_close(moved.log_prob(scales * y + loc), expected, **CLOSE)
+    assert_close(moved.mean, scales * m.mean + loc, **CLOSE)
+    assert_close(moved.covariance_matrix, m.covariance_matrix * scales * scales[:, None], **CLOSE)
+    assert moved.names == m.names
+    ends = sorted((scale * 0.0 - 3.0, scale * 2.0 - 3.0))
+    assert moved.transforms[1] == Interval(*ends)
+
+
+def test_affine_shifts_whole_numbers():
+    for transform in (Integer(2), Integer()):
+        m = mixture_of([transform])
+        n = torch.arange(2.0, 30.0).double()[:, None]
+        assert_close(m.affine(1.0, 5.0).log_prob(n + 5), m.log_prob(n), **CLOSE)
+    with pytest.raises(NoClosedFormError, match=r"affine by 2 and 0.*whole numbers"):
+        mixture_of([Integer(0)]).affine(2.0)
+    with pytest.raises(NoClosedFormError, match=r"affine by 1 and 0\.5"):
+        mixture_of([Integer()]).affine(1.0, 0.5)
+    with pytest.raises(NoClosedFormError, match=r"negative scale.*absolute value"):
+        mixture_of([Positive()]).affine(-1.0)
+    with pytest.raises(ShapeError, match="bounds are those of the whole batch"):
+        mixture_of([Positive()], batch=(3,)).affine(1.0, torch.zeros(3, 1))
+
+
+# Components.
+
+
+def test_component_densities_add_up():
+    m = mixture_of([Positive(), Interval(0.0, 1.0), Integer(0)])
+    y = m.sample((6,), generator=seeded())
+    each = m.component_log_prob(y)
+    for k in range(m.n_components):
+        parts = [part[k : k + 1] for part in m.base.parameters]
+        alone = TransformedMixture(GaussianMixture(*parts), m.transforms)
+        assert_close(each[:, k], alone.log_prob(y), **CLOSE)
+        assert_close(m.means[k], alone.mean, **CLOSE)
+        assert_close(m.covariance_matrices[k], alone.covariance_matrix, **CLOSE)
+    assert_close(torch.logsumexp(m.weights.log() + each, -1), m.log_prob(y), **CLOSE)
+    posterior = torch.softmax(m.weights.log() + each, -1)
+    assert_close(m.responsibilities(y), posterior, **CLOSE)
+    empty = m.parameters._replace(logits=reals(0.0, 0.0, -torch.inf))
+    without = TransformedMixture(GaussianMixture(*empty), m.transforms)
+    assert_close(without.component_log_prob(y), each, **CLOSE)
+
+
+# What needs Gaussians.
+
+NEEDS_GAUSSIANS = {
+    "project": lambda m: m.project(torch.ones(2)),
+    "multiply": lambda m: m.multiply(MultivariateNormal(torch.zeros(2), torch.eye(2))),
+    "divide": lambda m: m.divide(MultivariateNormal(torch.zeros(2), 1e6 * torch.eye(2))),
+    "affine": lambda m: m.affine(torch.ones(1, 2), 3.0),
+    "precision_factors": lambda m: m.precision_factors,
+    "to_mixture_same_family": lambda m: m.to_mixture_same_family().component_distribution.loc,
+    "to_full": lambda m: m.to_full(),
+    "peak_log_prob": lambda m: m.peak_log_prob(),
+    "largest_condition_number": lambda m: m.largest_condition_number(1000),
+}
+
+
+@pytest.mark.parametrize("name", NEEDS_GAUSSIANS)
+def test_what_needs_gaussians_is_answered_for_real_targets_only(name):
+    call = NEEDS_GAUSSIANS[name]
+    with pytest.raises(NoClosedFormError, match=rf"{name}.* was asked of a Trans.*base\.{name}"):
+        call(mixture_of([Real(), Positive()]))
+    real = mixture_of([Real(), Real()])
+    ours, theirs = call(real), call(real.base)
+    if isinstance(theirs, GaussianMixture):
+        assert ours.transforms == (Real(),) * theirs.dimensions
+        ours, theirs = ours.parameters, theirs.parameters
+    assert_close(ours, theirs)
+
+
+# Numbers about components.
+
+
+@pytest.mark.parametrize("dimensions", [1, 2, 5])
+def test_peaks_and_condition_numbers(dimensions):
+    full = GaussianMixture(*random_parameters((4,), 3, dimensions))
+    low = LowRankMixture(*random_low_rank((4,), 3, dimensions, 2))
+    for m in (full, low):
+        peaks = torch.stack(
+            [m.component_log_prob(m.means[..., k, :])[..., k] for k in range(3)], -1
+        )
+        assert_close(m.peak_log_prob(), peaks, **CLOSE)
+        largest = float(torch.linalg.cond(m.covariance_matrices).max())
+        if m is full:
+            assert m.largest_condition_number(10**9) == pytest.approx(largest, rel=1e-6)
+            one = float(torch.linalg.cond(m.covariance_matrices[0]).max())
+            assert m.largest_condition_number(1) == pytest.approx(one, rel=1e-6)
+        else:
+            assert m.largest_condition_number(1) >= largest * (1 - 1e-9)
+
+
+@pytest.mark.parametrize("transform", [Real(), Positive(), Interval(0.0, 1.0), Integer(0)])
+def test_log_tails_and_the_interval_they_leave(transform):
+    m = mixture_of([transform], batch=(4,))
+    lower, upper = m.tail_interval(-3.0)
+    y = m.sample(generator=seeded())
+    below, above = m.log_tails(y)
+    assert_close(below.exp(), m.cdf(y), **CLOSE)
+    before = y - 1 if transform.discrete else y
+    assert_close(above.exp(), 1 - m.cdf(before), **CLOSE)
+    inside = (torch.minimum(below, above) >= -3.0).unsqueeze(-1)
+    assert (inside == ((y >= lower) & (y <= upper))).all()
+    whole = m.tail_interval(-torch.inf)
+    ends = transform.from_real(reals(-torch.inf, torch.inf))
+    assert_close(torch.stack(whole)[:, 0, 0], ends)
+
+
+def test_transforms_are_one_to_each_dimension():
+    with pytest.raises(ArgumentError, match=r"transforms is .*2 transform\(s\)"):
+        TransformedMixture(GaussianMixture(*random_parameters((), 1, 2)), [Real()])
+    assert GaussianMixture(*random_parameters((), 1, 2)).transforms == (Real(), Real())
