@@ -13,6 +13,7 @@ extensions = [
 ]
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
+napoleon_use_ivar = True  # learned attributes also have annotations
 html_theme = "furo"
 html_static_path = ["_static"]
 exclude_patterns = ["_build"]

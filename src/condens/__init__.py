@@ -20,6 +20,7 @@ __all__ = [
     "GaussianMixture",
     "LowRankMixture",
     "MDNRegressor",
+    "Mixture",
     "Modes",
     "TransformedMixture",
     "__version__",
@@ -59,6 +60,7 @@ if TYPE_CHECKING:
         training,
         transforms,
     )
+    from condens.distributions.base import Mixture
     from condens.distributions.gaussian import GaussianMixture
     from condens.distributions.low_rank import LowRankMixture
     from condens.distributions.transformed import TransformedMixture
@@ -72,6 +74,7 @@ else:
         "GaussianMixture": "condens.distributions.gaussian",
         "LowRankMixture": "condens.distributions.low_rank",
         "MDNRegressor": "condens.estimator",
+        "Mixture": "condens.distributions.base",
         "Modes": "condens.functional.modes",
         "TransformedMixture": "condens.distributions.transformed",
         "load": "condens.loading",

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from numbers import Integral
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 import numpy as np
 import torch
@@ -49,6 +49,10 @@ from condens.training.interruption import how_far, interruption
 from condens.training.loop import KEPT, gradients
 from condens.training.selection import MAX_COMPONENTS, reduce_components
 from condens.transforms import Transform
+from condens.transforms.choice import TargetTransform
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 # Parameters that describe the networks.
 OPTION_NAMES = ("covariance", "rank", "floor", "width", "depth", "dropout", "n_members", "backbone")
@@ -152,7 +156,7 @@ class MDNRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         depth: int = 2,
         dropout: float = 0.0,
         n_members: int = 1,
-        target_transform: Any = None,
+        target_transform: TargetTransform = None,
         backbone: Callable[[int], nn.Module] | None = None,
         epochs: int | None = None,
         batch_size: int | Literal["rule"] | None = None,
@@ -394,7 +398,7 @@ class MDNRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         self._check_columns(X)
         return self.inputs_.rows(X, y, sample_weight)
 
-    def plot_history(self, axes: Any = None) -> Any:
+    def plot_history(self, axes: "Axes | None" = None) -> "Axes":
         """Draw the losses of the last fit, on given matplotlib axes or those of a new figure."""
         check_is_fitted(self)
         return self.history_.plot(axes)

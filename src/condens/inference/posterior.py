@@ -26,6 +26,7 @@ from condens.training import History, Settings, default_components, default_sett
 from condens.training.interruption import how_far, interruption
 from condens.training.loop import gradients
 from condens.transforms import Transform, choice
+from condens.transforms.choice import TargetTransform
 
 
 @dataclass(frozen=True)
@@ -99,7 +100,7 @@ def posterior(
     parameters: Any,
     observations: Any,
     *,
-    target_transform: Any = None,
+    target_transform: TargetTransform = None,
     n_components: int | None = None,
     names: Sequence[str] | None = None,
     settings: Settings | None = None,

@@ -2,13 +2,12 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any, Self, cast
+from typing import TYPE_CHECKING, Any, Self, cast
 
 import torch
 from torch import Generator, Tensor, nn
 
 from condens.distributions.base import Mixture
-from condens.distributions.gaussian import GaussianMixture
 from condens.distributions.transformed import TransformedMixture, check_transforms
 from condens.errors import ArgumentError, NotFiniteError, ShapeError
 from condens.functional.losses import weighted_sum
@@ -17,6 +16,9 @@ from condens.nn.extrapolation import extrapolate
 from condens.nn.heads.base import Head, Parameters
 from condens.nn.scaling import ConditionScaling, Standardiser
 from condens.transforms import Integer, Transform
+
+if TYPE_CHECKING:
+    from condens.distributions.gaussian import GaussianMixture
 
 
 class DensityNetwork(nn.Module, ABC):
@@ -196,7 +198,7 @@ class DensityNetwork(nn.Module, ABC):
     def row_log_scale(self, real: Tensor) -> Tensor:
         """Return this correction for each row, in double precision. Shapes: [b, D] → [b].
 
-        Σⱼ log scaleⱼ − log |∂realⱼ/∂targetⱼ| over the observed entries of `real_target`.
+        Σⱼ log scaleⱼ − log (∂realⱼ/∂targetⱼ) over the observed entries of `real_target`.
         """
         each = (~real.isnan()).to(torch.float64) @ self.target_scaling.scale.log()
         for transform, column in zip(self.transforms or (), real.unbind(1), strict=False):

@@ -1,8 +1,8 @@
 """The transform of a column: by a word, by bounds, or proposed from the values."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from numbers import Number
-from typing import Any
+from typing import Any, TypeAlias
 
 from torch import Tensor
 
@@ -11,6 +11,9 @@ from condens.functional.precision import widen
 from condens.transforms.base import Transform
 from condens.transforms.kinds import Integer, Interval, Positive, Real
 
+# What stands for the transform of one target, and for those of all of them.
+One: TypeAlias = Transform | str | tuple[float, float]
+TargetTransform: TypeAlias = One | Sequence[One | None] | Mapping[str, One] | None
 _WORDS: Mapping[str, Transform] = {
     "real": Real(),
     "positive": Positive(),
