@@ -2,13 +2,12 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any, Self, cast
+from typing import Any, Self
 
 import torch
 from torch import Generator, Tensor, nn
 
 from condens.distributions.base import Mixture
-from condens.distributions.gaussian import GaussianMixture
 from condens.distributions.transformed import TransformedMixture, check_transforms
 from condens.errors import ArgumentError, NotFiniteError, ShapeError
 from condens.functional.losses import weighted_sum
@@ -147,8 +146,8 @@ class DensityNetwork(nn.Module, ABC):
         standard = self.mixture_of(self.standardise_condition(condition))
         mixture = self.target_scaling.inverse(standard)
         if self.transforms is not None:
-            # Networks with transforms have triangular heads.
-            mixture = TransformedMixture(cast("GaussianMixture", mixture), self.transforms)
+            # Networks with transforms have triangular heads, which give a GaussianMixture.
+            mixture = TransformedMixture(mixture, self.transforms)  # type: ignore[arg-type]
         return mixture.to(condition.dtype if condition.is_floating_point() else self.dtype)
 
     def loss(self, condition: Tensor, target: Tensor, weights: Tensor | None = None) -> Tensor:
