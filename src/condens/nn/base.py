@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Self, cast
+from typing import Any, Self
 
 import torch
 from torch import Generator, Tensor, nn
@@ -16,9 +16,6 @@ from condens.nn.extrapolation import extrapolate
 from condens.nn.heads.base import Head, Parameters
 from condens.nn.scaling import ConditionScaling, Standardiser
 from condens.transforms import Integer, Transform
-
-if TYPE_CHECKING:
-    from condens.distributions.gaussian import GaussianMixture
 
 
 class DensityNetwork(nn.Module, ABC):
@@ -149,8 +146,8 @@ class DensityNetwork(nn.Module, ABC):
         standard = self.mixture_of(self.standardise_condition(condition))
         mixture = self.target_scaling.inverse(standard)
         if self.transforms is not None:
-            # Networks with transforms have triangular heads.
-            mixture = TransformedMixture(cast("GaussianMixture", mixture), self.transforms)
+            # Networks with transforms have triangular heads, which give a GaussianMixture.
+            mixture = TransformedMixture(mixture, self.transforms)  # type: ignore[arg-type]
         return mixture.to(condition.dtype if condition.is_floating_point() else self.dtype)
 
     def loss(self, condition: Tensor, target: Tensor, weights: Tensor | None = None) -> Tensor:
