@@ -2,13 +2,12 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any, Self, cast
+from typing import Any, Self
 
 import torch
 from torch import Generator, Tensor, nn
 
 from condens.distributions.base import Mixture
-from condens.distributions.gaussian import GaussianMixture
 from condens.distributions.transformed import TransformedMixture, check_transforms
 from condens.errors import ArgumentError, NotFiniteError, ShapeError
 from condens.functional.losses import weighted_sum
@@ -148,7 +147,7 @@ class DensityNetwork(nn.Module, ABC):
         mixture = self.target_scaling.inverse(standard)
         if self.transforms is not None:
             # Networks with transforms have triangular heads.
-            mixture = TransformedMixture(cast("GaussianMixture", mixture), self.transforms)
+            mixture = TransformedMixture(mixture, self.transforms)
         return mixture.to(condition.dtype if condition.is_floating_point() else self.dtype)
 
     def loss(self, condition: Tensor, target: Tensor, weights: Tensor | None = None) -> Tensor:
