@@ -159,10 +159,8 @@ def _(info: Any, axes: Sequence[int | None], *tensors: Tensor) -> tuple[Tensor, 
     merged = []
     for tensor, axis, place in zip(tensors, axes, (1, 1, 0, 0, 0), strict=True):
         if axis is None:
-            moved = tensor.expand(info.batch_size, *tensor.shape).movedim(0, place)
-        else:
-            moved = tensor.movedim(axis, place)
-        merged.append(moved.flatten(place, place + 1))
+            tensor, axis = tensor.expand(info.batch_size, *tensor.shape), 0
+        merged.append(tensor.movedim(axis, place).flatten(place, place + 1))
     return torch.ops.condens.draw(*merged).unflatten(1, (info.batch_size, -1)), 1
 
 

@@ -123,8 +123,7 @@ def check_bounds(floor: float, ceiling: float) -> None:
 
 def as_full(factors: Tensor, dimensions: int) -> Tensor:
     """Return factors in the full packing, zeros above the diagonal of diagonal ones."""
-    missing = packed_size(dimensions) - factors.shape[-1]
-    return torch.nn.functional.pad(factors, (0, missing))
+    return torch.nn.functional.pad(factors, (0, packed_size(dimensions) - factors.shape[-1]))
 
 
 def log_determinant(factors: Tensor, dimensions: int) -> Tensor:
@@ -140,13 +139,6 @@ def component_variances(factors: Tensor, dimensions: int) -> Tensor:
     if is_diagonal(factors, dimensions):
         return (-2 * factors).exp()
     return inverse_factors(factors, dimensions).square().sum(-1)
-
-
-def aligned(factors: Sequence[Tensor], dimensions: int) -> list[Tensor]:
-    """Return factors of several mixtures in one packing, diagonal only if all of them are."""
-    if len({packed.shape[-1] for packed in factors}) == 1:
-        return list(factors)
-    return [as_full(packed, dimensions) for packed in factors]
 
 
 def log_diagonal(upper: Tensor) -> Tensor:
@@ -295,8 +287,7 @@ def from_square_root(root: Tensor) -> Tensor:
     An upper triangular W with WWᵀ = root·rootᵀ comes from a QR of the flipped
     transpose; then Ū = W⁻¹. Shapes: root [..., D, N] with N ≥ D → [..., D(D+1)/2].
     """
-    wide = widen(root)
-    _, flipped = triangularise(wide.mT.flip(-1))
+    _, flipped = triangularise(widen(root).mT.flip(-1))
     return from_upper_root(flipped.mT.flip(-1, -2)).to(root.dtype)
 
 
