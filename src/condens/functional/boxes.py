@@ -96,7 +96,7 @@ def condition(
     rule = _rule(len(dims), int(needs.max()) if needs.numel() else _MIN_NODES, means)
     deltas, log_weight = box.walk(rule, down_to=0)
     points = fixed.means + torch.stack([deltas[i] for i in range(len(dims))], -1)
-    # Components as a batch of single Gaussians: each is conditioned on its own points.
+    # Components as a batch of single Gaussians: each is conditioned on its points.
     single = torch.zeros_like(means[..., :1]), means.unsqueeze(-2), factors.unsqueeze(-2)
     given = condition_on_values(*single, dims, points)
     weights = normalised(logits + log_probability, logits) + torch.log_softmax(log_weight, 0)
@@ -154,8 +154,8 @@ class _Box(NamedTuple):
     def flatten(self) -> "_Box":
         """Return the boxes as rows [R, n]."""
         n = self.dimensions
-        triangle = self.triangle.expand(*self.low.shape, n).reshape(-1, n, n)
-        return _Box(*(tensor.reshape(-1, n) for tensor in self[:3]), triangle)
+        low, high, width = (tensor.reshape(-1, n) for tensor in self[:3])
+        return _Box(low, high, width, self.triangle.expand(*self.low.shape, n).flatten(0, -3))
 
     def ends(self, i: int, carried: Tensor) -> "_Interval":
         """Return the interval of zᵢ, given what the later dimensions add to it."""

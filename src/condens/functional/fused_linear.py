@@ -111,8 +111,9 @@ def linear_loss(
     tensor(0.9189)
     """
     check_bounds(floor, ceiling)
-    fix = "Pass the number of rows to compute at a time, such as 256."
-    chunk = as_whole("chunk", chunk, 1, fix=fix)
+    chunk = as_whole(
+        "chunk", chunk, 1, fix="Pass the number of rows to compute at a time, such as 256."
+    )
     layout = _layout(features, weight, bias, target, n_components)
     if row_weights is not None:
         row_weights = check_weights(row_weights, target, "row_weights").detach().to(target.dtype)
@@ -135,8 +136,12 @@ def _layout(
     for name, tensor in (("features", features), ("weight", weight), ("target", target)):
         check_strided(name, tensor, 2)
     (rows, inputs), (outputs, _), (_, dimensions) = features.shape, weight.shape, target.shape
-    fix = "Pass the number of components that weight has outputs for."
-    n_components = as_whole("n_components", n_components, 1, fix=fix)
+    n_components = as_whole(
+        "n_components",
+        n_components,
+        1,
+        fix="Pass the number of components that weight has outputs for.",
+    )
     check(
         (
             ("features", features, (rows, inputs)),
@@ -242,8 +247,15 @@ def _pull_back(
     missing = target.isnan()
     rows = missing.any(1).nonzero().flatten()
     # Rows with gaps have no weight at first; then their gradients are replaced.
-    whole = target.masked_fill(missing, 0.0), to_target, plan.layout
-    total = native.from_outputs(outputs, pulled, *whole, weights.index_fill(0, rows, 0.0), *bounds)
+    total = native.from_outputs(
+        outputs,
+        pulled,
+        target.masked_fill(missing, 0.0),
+        to_target,
+        plan.layout,
+        weights.index_fill(0, rows, 0.0),
+        *bounds,
+    )
     some = outputs.index_select(1, rows)
     made, to_some = torch.empty_like(some), None if to_target is None else to_target[rows]
     total += _by_parts(native.partial_total, plan, some, made, target[rows], to_some, weights[rows])

@@ -162,8 +162,7 @@ def _alike(covariances: Sequence[Tensor]) -> Tensor:
     """Return for each component the first one with the same numbers [..., K]."""
     first = torch.zeros((), dtype=torch.int64, device=covariances[0].device)
     for component in reversed(range(covariances[0].shape[-2])):
-        chosen = slice(component, component + 1)
-        same = [(numbers == numbers[..., chosen, :]).all(-1) for numbers in covariances]
+        same = [(numbers == numbers[..., component, None, :]).all(-1) for numbers in covariances]
         first = torch.where(torch.stack(torch.broadcast_tensors(*same)).all(0), component, first)
     return first
 

@@ -39,8 +39,8 @@ def sample(
     check_mixture({"logits": logits, "means": means, "factors": factors})
     logits, means, factors = (t.detach() for t in broadcast(logits, means, factors))
     cumulative, uniform, noise = randomness(logits, means, _counts(shape, means), generator)
-    draws = _draw(*_in_rows(noise, uniform, cumulative, means, factors))
-    return draws.reshape(*shape, *logits.shape[:-1], means.shape[-1])
+    rows = _in_rows(noise, uniform, cumulative, means, factors)
+    return _draw(*rows).reshape(*shape, *logits.shape[:-1], means.shape[-1])
 
 
 def rsample(
@@ -64,9 +64,9 @@ def rsample(
     logits, means, factors = broadcast(logits, means, factors)
     cumulative, uniform, noise = randomness(logits, means, _counts(shape, means), generator)
     # In double: the density at a draw rounded to float32 is another one.
-    wide = widen(noise, means.detach(), factors.detach())
-    draws = _draw(*_in_rows(wide[0], uniform, cumulative, *wide[1:]))
-    draws = draws.reshape(*shape, *logits.shape[:-1], means.shape[-1])
+    noise, *wide = widen(noise, means.detach(), factors.detach())
+    rows = _in_rows(noise, uniform, cumulative, *wide)
+    draws = _draw(*rows).reshape(*shape, *logits.shape[:-1], means.shape[-1])
     return attach_gradient(draws, torch.zeros_like(draws), logits, means, factors)
 
 

@@ -199,4 +199,4 @@ def energy_score(target: Tensor, first: Tensor, second: Tensor) -> Estimate:
 
 def _beside(target: Tensor, draws: Tensor) -> Tensor:
     """Give draws [N, *batch, D] an axis for each leading axis the target has beyond the batch."""
-    return draws[(slice(None), *[None] * (target.dim() + 1 - draws.dim()))]
+    return draws.reshape(len(draws), *[1] * (target.dim() + 1 - draws.dim()), *draws.shape[1:])

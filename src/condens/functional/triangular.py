@@ -101,11 +101,9 @@ def bounded_scales(
 def bounded_log_scales(log_scales: Tensor, floor: float, ceiling: float) -> Tensor:
     """Return log(floor + 1/(1/σ + 1/ceiling)) from log σ, without leaving the logarithms."""
     if ceiling < math.inf:
-        most = torch.full_like(log_scales, -math.log(ceiling))
-        log_scales = -torch.logaddexp(-log_scales, most)
+        log_scales = -torch.logaddexp(-log_scales, torch.full_like(log_scales, -math.log(ceiling)))
     if floor:
-        least = torch.full_like(log_scales, math.log(floor))
-        log_scales = torch.logaddexp(log_scales, least)
+        log_scales = torch.logaddexp(log_scales, torch.full_like(log_scales, math.log(floor)))
     return log_scales
 
 
@@ -147,7 +145,7 @@ def log_diagonal(upper: Tensor) -> Tensor:
 
 
 def whiten(difference: Tensor, factors: Tensor) -> Tensor:
-    """Map x − μ to z = Ū(x − μ), which is standard normal when x ~ N(μ, Σ).
+    """Return z = Ū(x − μ), which is standard normal when x ~ N(μ, Σ).
 
     Shapes: difference [..., D], factors [..., T], broadcast → [..., D].
 
@@ -161,7 +159,7 @@ def whiten(difference: Tensor, factors: Tensor) -> Tensor:
 
 
 def unwhiten(latent: Tensor, factors: Tensor) -> Tensor:
-    """Map z to x − μ = Ū⁻¹z by back substitution: the inverse of `whiten`.
+    """Return x − μ = Ū⁻¹z by back substitution: the inverse of `whiten`.
 
     Shapes: latent [..., D], factors [..., T], broadcast → [..., D].
 
@@ -310,7 +308,7 @@ def on_vectors(
 ) -> Tensor:
     """Apply a matrix operator to vectors; leading axes the matrices lack become columns.
 
-    So many vectors that share a matrix cost one GEMM, not one expanded matrix each.
+    So many vectors of one matrix cost one GEMM, not one expanded matrix each.
     """
     extra = vectors.dim() + 1 - matrices.dim()
     if extra <= 0:

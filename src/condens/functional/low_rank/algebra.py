@@ -92,9 +92,12 @@ def affine_scale(
     """
     dtype = means.dtype
     means, log_scales, loadings, scale, loc = widen(means, log_scales, loadings, scale, loc)
-    centre = means * scale + loc.unsqueeze(-2)
-    log_scales = log_scales + scale.abs().log()
-    return Parameters(logits, centre, log_scales, loadings * scale.unsqueeze(-1)).to(dtype)
+    return Parameters(
+        logits,
+        means * scale + loc.unsqueeze(-2),
+        log_scales + scale.abs().log(),
+        loadings * scale.unsqueeze(-1),
+    ).to(dtype)
 
 
 def project(
