@@ -96,20 +96,20 @@ def test_beyond_float32_is_minus_infinity_with_a_finite_gradient(far, covariance
     assert value.isneginf().all()
     value.sum().backward()
     assert all(a.grad.isfinite().all() for a in arguments)
-    share = responsibilities(target, logits, means, factors)
-    torch.testing.assert_close(share, torch.softmax(logits, -1))
+    found = responsibilities(target, logits, means, factors)
+    torch.testing.assert_close(found, torch.softmax(logits, -1))
 
 
 @pytest.mark.parametrize("covariance", COVARIANCES)
 def test_one_lost_component_does_not_spoil_the_others(covariance):
     target, logits, means, factors = case((0.0, 0.0), 1.0, 3, covariance, logit=1.0)
     expected = log_prob(target, logits[:, 1:], means[:, 1:], factors[:, 1:])
-    share = torch.log_softmax(logits, -1)[:, 1:].logsumexp(-1)
+    log_weight = torch.log_softmax(logits, -1)[:, 1:].logsumexp(-1)
     with torch.no_grad():
         means[:, 0] = 1e30
     arguments = [t.requires_grad_() for t in (target, logits, means, factors)]
     value = log_prob(*arguments)
-    torch.testing.assert_close(value, expected + share)
+    torch.testing.assert_close(value, expected + log_weight)
     value.sum().backward()
     assert all(a.grad.isfinite().all() for a in arguments)
 

@@ -90,11 +90,11 @@ def test_one_lost_component_does_not_spoil_the_others():
     target = torch.zeros(4, 3)
     others = [p[:, 1:] for p in (logits, means, log_scales, loadings)]
     expected = low_rank.log_prob(target, *others)
-    share = torch.log_softmax(logits, -1)[:, 1:].logsumexp(-1)
+    log_weight = torch.log_softmax(logits, -1)[:, 1:].logsumexp(-1)
     means[:, 0] = 1e30
     inputs = [t.requires_grad_() for t in (target, logits, means, log_scales, loadings)]
     value = low_rank.log_prob(*inputs)
-    assert_close(value, expected + share)
+    assert_close(value, expected + log_weight)
     value.sum().backward()
     assert all(t.grad.isfinite().all() for t in inputs)
 

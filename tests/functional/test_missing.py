@@ -53,9 +53,9 @@ def exact(target, factors):
         return float(-(energy + mpmath.log(determinant)) / 2)
 
 
-def with_gaps(batch, dimensions, share=0.4):
+def with_gaps(batch, dimensions, fraction=0.4):
     target = torch.randn(batch, dimensions, dtype=torch.float64)
-    return torch.where(torch.rand(batch, dimensions) < share, torch.nan, target)
+    return torch.where(torch.rand(batch, dimensions) < fraction, torch.nan, target)
 
 
 @pytest.mark.usefixtures("kernel")

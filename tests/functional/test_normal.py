@@ -42,7 +42,7 @@ def test_log_interval_of_a_width_that_the_ends_have_lost(lower, width):
             lambda t: mpmath.exp(-a * t - t * t / 2),
             [0, min(w, 1 / abs(a)), min(w, 40 / abs(a)), w] if a > 0 else mpmath.linspace(0, w, 4),
         )
-        if a < 0 and abs(a) * w > 1:  # from the end that has the mass
+        if a < 0 and abs(a) * w > 1:  # from the end that has the probability
             inner = mpmath.exp(-a * w - w * w / 2) * mpmath.quad(
                 lambda t: mpmath.exp((a + w) * t - t * t / 2),
                 [0, min(w, 1 / abs(a)), min(w, 40 / abs(a)), w],

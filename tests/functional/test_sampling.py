@@ -321,8 +321,8 @@ def test_components_come_as_often_and_as_wide_as_they_should(covariance):
         p = stats.chisquare(counts[drawn].numpy(), expected[drawn].numpy()).pvalue
         assert p > 1e-4 / tests
         for k in drawn.nonzero().flatten():
-            own = result[index[:, member] == k, member]
-            z = whiten(own - means[member, k], factors[member, k])
+            chosen = result[index[:, member] == k, member]
+            z = whiten(chosen - means[member, k], factors[member, k])
             mean_score = len(z) * z.mean(0).square().sum()
             assert stats.chi2(dimensions).sf(mean_score) > 1e-4 / tests
             second = z.T @ z / len(z) - torch.eye(dimensions)

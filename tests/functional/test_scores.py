@@ -142,7 +142,7 @@ def lognormal_score(y, logits, means, log_precisions):
         weights = [w / mpmath.fsum(weights) for w in weights]
         means = [mpmath.mpf(value) for value in means]
         spreads = [mpmath.exp(-2 * mpmath.mpf(value)) for value in log_precisions]
-        own = [mpmath.exp(m + s / 2) for m, s in zip(means, spreads, strict=True)]
+        sizes = [mpmath.exp(m + s / 2) for m, s in zip(means, spreads, strict=True)]
         y, root = mpmath.mpf(y), mpmath.sqrt(2)
 
         def reach(mean, spread, size):
@@ -152,7 +152,7 @@ def lognormal_score(y, logits, means, log_precisions):
             return y * mpmath.erf(t / root) - size * mpmath.erf((t - mpmath.sqrt(spread)) / root)
 
         total = mpmath.mpf(0)
-        for weight, mean, spread, size in zip(weights, means, spreads, own, strict=True):
+        for weight, mean, spread, size in zip(weights, means, spreads, sizes, strict=True):
             total += weight * reach(mean, spread, size)
             for other, centre, width in zip(weights, means, spreads, strict=True):
                 place = (mean - centre + spread) / mpmath.sqrt(2 * (spread + width))
@@ -223,8 +223,8 @@ def test_crps_beside_a_component_far_away(distance, weight):
     found = crps(torch.tensor([0.5]), logits, means, torch.zeros(2, 1, dtype=torch.float64))
     near = 0.5 * (2 * stats.norm.cdf(0.5) - 1) + 2 * stats.norm.pdf(0.5)
     shared = near - 0.5 * math.copysign(1.0, distance)  # E(X − x)₊ towards it, twice
-    own = abs(distance - 0.5) - math.pi**-0.5
-    expected = (1 - weight) ** 2 * (near - math.pi**-0.5) + weight**2 * own
+    far = abs(distance - 0.5) - math.pi**-0.5
+    expected = (1 - weight) ** 2 * (near - math.pi**-0.5) + weight**2 * far
     expected += weight * (1 - weight) * shared
     assert float(found) == pytest.approx(expected, rel=1e-12)
 

@@ -16,7 +16,6 @@ from condens.functional.mixture import compared, posterior_logits, variance
 from condens.functional.normal import LOG_2PI
 from condens.functional.precision import widen
 from condens.functional.triangular import (
-    aligned,
     block,
     from_square_root,
     inverse_factors,
@@ -151,8 +150,7 @@ def multiply(
     """
     dimensions, dtype = means.shape[-1], means.dtype
     logits, means, factors, loc, other = widen(logits, means, factors, loc, precision_factor)
-    other = other.unsqueeze(-3)
-    upper, other = torch.broadcast_tensors(unpack(factors, dimensions), other)
+    upper, other = torch.broadcast_tensors(unpack(factors, dimensions), other.unsqueeze(-3))
     q, r = triangularise(torch.cat([upper, other], dim=-2))
     # Least squares, centred on μ: minimise ‖Ū s‖² + ‖V(s − δ)‖² over the shift s.
 
@@ -190,14 +188,13 @@ def divide(
     """
     dimensions, dtype = means.shape[-1], means.dtype
     logits, means, factors, loc, other = widen(logits, means, factors, loc, precision_factor)
-    other = other.unsqueeze(-3)
-    upper, other = torch.broadcast_tensors(unpack(factors, dimensions), other)
+    upper, other = torch.broadcast_tensors(unpack(factors, dimensions), other.unsqueeze(-3))
     ratio = other @ inverse_factors(factors, dimensions)
     identity = torch.eye(dimensions, dtype=means.dtype, device=means.device)
     remainder = identity - ratio.mT @ ratio
     kept = torch.linalg.cholesky_ex(remainder).L.mT
-    # The exponent, centred on μ: −½ yᵀ(Λ − Λ_g) y + yᵀΛ_g d + ½ dᵀΛ_g d with d = μ − m.
     new_upper = kept @ upper
+    # The exponent, centred on μ: −½ yᵀ(Λ − Λ_g) y + yᵀΛ_g d + ½ dᵀΛ_g d with d = μ − m.
 
     def settle(offset: Tensor) -> tuple[Tensor, Tensor]:
         pull = -other @ offset.unsqueeze(-1)
@@ -209,8 +206,7 @@ def divide(
     joint = rest + 0.5 * gained.square().sum(-1)
     joint = compared(joint, rest, loc, means, [factors], lambda offset: settle(offset)[1], sign=1.0)
     quotient = Parameters(normalised(joint, logits), means + shift, pack(new_upper))
-    slack = torch.linalg.eigvalsh(remainder.detach())[..., 0]
-    return quotient.to(dtype), slack
+    return quotient.to(dtype), torch.linalg.eigvalsh(remainder.detach())[..., 0]
 
 
 def ensemble(members: Sequence[Parameters], log_weights: Tensor) -> Parameters:
@@ -218,11 +214,19 @@ def ensemble(members: Sequence[Parameters], log_weights: Tensor) -> Parameters:
 
     Shapes: members with equal batch shape and D; log_weights [M], normalised.
     """
-    dimensions = members[0].means.shape[-1]
-    logits = joined_logits([member.logits for member in members], log_weights)
-    factors = aligned([member.factors for member in members], dimensions)
-    means = [member.means for member in members]
-    return Parameters(logits, torch.cat(means, -2), torch.cat(factors, -2))
+    logits, means, factors = zip(*members, strict=True)
+    return Parameters(
+        joined_logits(logits, log_weights),
+        torch.cat(means, -2),
+        # In one packing, diagonal only if all of them are.
+        torch.cat(padded(factors), -2),
+    )
+
+
+def padded(tensors: Sequence[Tensor]) -> list[Tensor]:
+    """Return tensors whose last axes have the longest one's length, by zeros at the end."""
+    size = max(tensor.shape[-1] for tensor in tensors)
+    return [torch.nn.functional.pad(tensor, (0, size - tensor.shape[-1])) for tensor in tensors]
 
 
 def joined_logits(logits: Sequence[Tensor], log_weights: Tensor) -> Tensor:

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from condens.functional.algebra import Parameters, marginal, normalised
 from condens.functional.algebra import condition as condition_on_values
+from condens.functional.mixture import log_total
 from condens.functional.normal import LOG_2PI, cdf, gauss_legendre, log_interval
 from condens.functional.triangular import reorder, unpack
 
@@ -54,26 +55,21 @@ def box_log_prob(
         return log_interval(*box.ends(0, torch.zeros_like(box.low[..., 0])))
     shape, box = box.low.shape[:-1], box.flatten()
     needs = box.needs(_over(box.triangle[..., :1, 1:], box.triangle[..., 1:, 1:]), first=1)
-    found, places = [], []
+    found = box.low.new_zeros(len(box.low))
     for need in needs.unique().tolist():
         rule = _rule(box.dimensions - 1, need, means)
         # No more rows at once than memory holds with all their points.
-        for rows in (
-            (needs == need).nonzero()[:, 0].split(1 + _NUMBERS_PER_BLOCK // len(rule.points))
-        ):
-            found.append(_integral(_Box(*(tensor[rows] for tensor in box)), rule))
-            places.append(rows)
-    if not found:
-        return box.low.new_zeros(shape)
-    return torch.cat(found)[torch.cat(places).argsort()].reshape(shape)
+        size = 1 + _NUMBERS_PER_BLOCK // len(rule.points)
+        for rows in (needs == need).nonzero().flatten().split(size):
+            found[rows] = _integral(_Box(*(tensor[rows] for tensor in box)), rule)
+    return found.reshape(shape)
 
 
 def _integral(box: "_Box", rule: "_Rule") -> Tensor:
     """Return log P(box), the first dimension exact and the others by a rule. Shapes: → [R]."""
     deltas, log_weight = box.walk(rule, down_to=1)
     total = log_weight + log_interval(*box.ends(0, box.carry(0, deltas)))
-    lost = total.isneginf().all(0)
-    return torch.where(lost, -torch.inf, torch.where(lost, 0.0, total).logsumexp(0))
+    return log_total(total.movedim(0, -1))
 
 
 def condition(
@@ -100,17 +96,15 @@ def condition(
     rule = _rule(len(dims), int(needs.max()) if needs.numel() else _MIN_NODES, means)
     deltas, log_weight = box.walk(rule, down_to=0)
     points = fixed.means + torch.stack([deltas[i] for i in range(len(dims))], -1)
-    log_weight = torch.log_softmax(log_weight, 0)
-    # Components as a batch of single Gaussians: each is conditioned on its own points.
+    # Components as a batch of single Gaussians: each is conditioned on its points.
     single = torch.zeros_like(means[..., :1]), means.unsqueeze(-2), factors.unsqueeze(-2)
     given = condition_on_values(*single, dims, points)
-    weights = normalised(logits + log_probability, logits) + log_weight
+    weights = normalised(logits + log_probability, logits) + torch.log_softmax(log_weight, 0)
     centres = given.means.squeeze(-2).movedim(0, -2)
-    shape = (*centres.shape[:-1], given.factors.shape[-1])
     return Parameters(
         weights.movedim(0, -1).flatten(-2),
         centres.flatten(-3, -2),
-        given.factors.expand(shape).flatten(-3, -2),
+        given.factors.expand(*centres.shape[:-1], -1).flatten(-3, -2),
     )
 
 
@@ -144,11 +138,9 @@ class _Box(NamedTuple):
         largest = torch.finfo(means.dtype).max ** 0.5
         lower, upper = lower.unsqueeze(-2), upper.unsqueeze(-2)
         low, high = lower - means, upper - means
-        if width is None:
-            wide = upper - lower
-        else:
+        wide = upper - lower if width is None else width.unsqueeze(-2)
+        if width is not None:
             # From the lower end: beyond 2⁵³ the upper one may be no other number.
-            wide = width.unsqueeze(-2)
             high = torch.where(lower.isinf() | upper.isinf(), high, low + wide)
         low, high = (end.clamp(-largest, largest) for end in (low, high))
         wide = wide.clamp(max=2 * largest).expand_as(low)
@@ -162,9 +154,8 @@ class _Box(NamedTuple):
     def flatten(self) -> "_Box":
         """Return the boxes as rows [R, n]."""
         n = self.dimensions
-        triangle = self.triangle.expand(*self.low.shape, n)
         low, high, width = (tensor.reshape(-1, n) for tensor in self[:3])
-        return _Box(low, high, width, triangle.reshape(-1, n, n))
+        return _Box(low, high, width, self.triangle.expand(*self.low.shape, n).flatten(0, -3))
 
     def ends(self, i: int, carried: Tensor) -> "_Interval":
         """Return the interval of zᵢ, given what the later dimensions add to it."""
@@ -204,8 +195,7 @@ class _Box(NamedTuple):
             reversed(range(down_to, self.dimensions)), rule.points.unbind(-1), strict=True
         ):
             carried = self.carry(i, deltas)
-            fractions = column.reshape(-1, *ones)
-            latent, log_weight = rule.place(self.ends(i, carried), fractions)
+            latent, log_weight = rule.place(self.ends(i, carried), column.reshape(-1, *ones))
             total = total + log_weight
             deltas[i] = (latent - carried) / self.triangle[..., i, i]
         return deltas, total

@@ -71,25 +71,22 @@ def entropy(
         draws = sample_components(means, factors, number, generator=generator)
         return joint_log_prob(draws.movedim(-2, 1), logits, means, factors)
 
-    log_root = -log_determinant(factors, means.shape[-1])
-    return mixture_entropy(logits, gaussian_entropy(log_root, means.shape[-1]), joint, count)
-
-
-def gaussian_entropy(log_root: Tensor, dimensions: int) -> Tensor:
-    """Return ½D(1 + log 2π) + ½ log|Σ|, given ½ log|Σ|."""
-    return 0.5 * dimensions * (1 + LOG_2PI) + log_root
+    dimensions = means.shape[-1]
+    return mixture_entropy(logits, -log_determinant(factors, dimensions), dimensions, joint, count)
 
 
 def mixture_entropy(
-    logits: Tensor, gaussian: Tensor, joint: Callable[[int], Tensor], count: int
+    logits: Tensor, log_root: Tensor, dimensions: int, joint: Callable[[int], Tensor], count: int
 ) -> Estimate:
     """Return Σₖ πₖ Hₖ + H(π) − H(k | X), the last of them estimated.
 
-    Shapes: logits and the entropies of the components [..., K] → [...]; joint(n) returns
+    Hₖ = ½D(1 + log 2π) + ½ log|Σₖ|
+
+    Shapes: logits and log_root = ½ log|Σₖ| [..., K] → [...]; joint(n) returns
     log πₖ + log pₖ(x), [n, K, ..., K], at n draws x from each component.
     """
     components, log_weights = logits.shape[-1], torch.log_softmax(logits, -1)
-    weights = log_weights.exp()
+    weights, gaussian = log_weights.exp(), 0.5 * dimensions * (1 + LOG_2PI) + log_root
     exact = (weights * gaussian).sum(-1) + _categorical_entropy(log_weights)
     if components == 1:
         return Estimate(exact, torch.zeros_like(exact))

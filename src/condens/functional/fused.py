@@ -6,6 +6,7 @@ torch.export, and the rules for when plain autograd takes over.
 
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from types import ModuleType
 from typing import Any
 
@@ -61,7 +62,7 @@ def loss(
         weights = check_weights(weights, target).detach().reshape(-1).to(target.dtype)
     module = None if rows is None or watched(target) else choose(target)
     if rows is not None and module is not None:
-        total: Tensor = _TotalLoss.apply(module, weights, *rows)  # type: ignore[no-untyped-call]
+        total: Tensor = FusedLoss.apply(module.total, _weighted, weights, *rows)  # type: ignore[no-untyped-call]
         if module is native or math.isfinite(total.item()):
             return total
     return weighted_sum(nll(*inputs).reshape(-1), weights)
@@ -106,36 +107,55 @@ class _RowLoss(torch.autograd.Function):
         return None, *ctx.module.backward(inputs, state, weights, needs[0])
 
 
-class _TotalLoss(torch.autograd.Function):
-    """Σ weights · −log p, its gradients made in the forward pass."""
+class FusedLoss(torch.autograd.Function):
+    """Σ weights · −log p, its gradients made in the forward pass.
+
+    `fused(inputs, weights=…, to_target=…)` returns the loss and the gradients of its inputs, of
+    which the target is the first; `plain(weights, *inputs)` is the same loss for plain autograd.
+    """
 
     @staticmethod
-    def forward(ctx: Any, module: ModuleType, weights: Tensor | None, *inputs: Tensor) -> Tensor:
-        needs = ctx.needs_input_grad[2]
-        total, ctx.gradients = module.total(Rows(*inputs), weights=weights, to_target=needs)
-        ctx.module = module
+    def forward(
+        ctx: Any,
+        fused: Callable[..., Any],
+        plain: Callable[..., Tensor],
+        weights: Tensor | None,
+        *inputs: Tensor,
+    ) -> Tensor:
+        """Return the loss; keep its gradients."""
+        # As `Rows`: nothing is checked again.
+        needs_target, rows = ctx.needs_input_grad[3], Rows(*inputs)
+        total, ctx.gradients = fused(rows, weights=weights, to_target=needs_target)
+        ctx.fused, ctx.plain = fused, plain
         ctx.save_for_backward(weights, *inputs)
         return total
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Any:
+        """Return the gradients, or with a graph their graph too."""
         (upstream,) = gradients
-        weights, *inputs = ctx.saved_tensors
-        needs = ctx.needs_input_grad[2:]
+        (weights, *inputs), needs = ctx.saved_tensors, ctx.needs_input_grad[3:]
         if torch.is_grad_enabled():
-            if weights is None:
-                rows = len(inputs[0])
-                weights = inputs[0].new_full((), 1 / max(rows, 1)).expand(rows)
-            return None, None, *differentiable(_plain, inputs, upstream * weights, needs)
-
-        def again() -> Any:
-            return ctx.module.total(inputs, weights=weights, to_target=needs[0])[1]
-
-        return None, None, *take(ctx, again, upstream)
+            plain = partial(ctx.plain, weights)
+            return None, None, None, *differentiable(plain, inputs, upstream, needs)
+        # The gradients are handed out once; a second pass over the graph makes them again.
+        made, ctx.gradients = ctx.gradients, None
+        if made is None:
+            made = ctx.fused(inputs, weights=weights, to_target=needs[0])[1]
+        factor = float(upstream)
+        if factor != 1:
+            for gradient in made:
+                if gradient is not None:
+                    gradient.mul_(factor)
+        return None, None, None, *made
 
 
 def _plain(*inputs: Tensor) -> Tensor:
     return -log_prob(*inputs)
+
+
+def _weighted(weights: Tensor | None, *inputs: Tensor) -> Tensor:
+    return weighted_sum(-log_prob(*inputs), weights)
 
 
 def differentiable(
@@ -148,22 +168,6 @@ def differentiable(
     wanted = [tensor for tensor, need in zip(inputs, needs, strict=True) if need]
     made = iter(torch.autograd.grad(function(*inputs), wanted, upstream, create_graph=True))
     return [next(made) if need else None for need in needs]
-
-
-def take(ctx: Any, again: Callable[[], Sequence[Tensor | None]], upstream: Tensor) -> Any:
-    """Return the gradients that the forward pass made, scaled in place.
-
-    They are handed out once; a second pass over the graph makes them `again`.
-    """
-    made, ctx.gradients = ctx.gradients, None
-    if made is None:
-        made = again()
-    factor = float(upstream)
-    if factor != 1:
-        for gradient in made:
-            if gradient is not None:
-                gradient.mul_(factor)
-    return made
 
 
 # The kernel as torch operators, which torch.compile and torch.export record, and which anyone

@@ -7,7 +7,7 @@ along contiguous lines.
 """
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from itertools import repeat
 from typing import Any, NamedTuple
@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from condens.errors import ShapeError
-from condens.functional.fused import differentiable, take
+from condens.functional.fused import FusedLoss
 from condens.functional.losses import weighted_sum
 from condens.functional.missing import partial_log_prob
 from condens.functional.mixture import log_prob
@@ -111,8 +111,9 @@ def linear_loss(
     tensor(0.9189)
     """
     check_bounds(floor, ceiling)
-    fix = "Pass the number of rows to compute at a time, such as 256."
-    chunk = as_whole("chunk", chunk, 1, fix=fix)
+    chunk = as_whole(
+        "chunk", chunk, 1, fix="Pass the number of rows to compute at a time, such as 256."
+    )
     layout = _layout(features, weight, bias, target, n_components)
     if row_weights is not None:
         row_weights = check_weights(row_weights, target, "row_weights").detach().to(target.dtype)
@@ -120,7 +121,8 @@ def linear_loss(
     module = None if traced(target) else choose(target)
     # Only the native kernel knows of gaps.
     if module is native or (module is not None and not gaps):
-        total: Tensor = _LinearLoss.apply(plan, row_weights, *inputs)  # type: ignore[no-untyped-call]
+        fused, plain = partial(_fused, plan), partial(_plain, plan)
+        total: Tensor = FusedLoss.apply(fused, plain, row_weights, *inputs)  # type: ignore[no-untyped-call]
         # Beyond the precision of eager's sums plain autograd, in double, holds more.
         if module is native or math.isfinite(total.item()):
             return total
@@ -134,8 +136,12 @@ def _layout(
     for name, tensor in (("features", features), ("weight", weight), ("target", target)):
         check_strided(name, tensor, 2)
     (rows, inputs), (outputs, _), (_, dimensions) = features.shape, weight.shape, target.shape
-    fix = "Pass the number of components that weight has outputs for."
-    n_components = as_whole("n_components", n_components, 1, fix=fix)
+    n_components = as_whole(
+        "n_components",
+        n_components,
+        1,
+        fix="Pass the number of components that weight has outputs for.",
+    )
     check(
         (
             ("features", features, (rows, inputs)),
@@ -165,27 +171,6 @@ def _layout(
     )
 
 
-class _LinearLoss(torch.autograd.Function):
-    """The loss, with every gradient made in the forward pass."""
-
-    @staticmethod
-    def forward(ctx: Any, plan: _Plan, row_weights: Tensor | None, *inputs: Tensor) -> Tensor:
-        ctx.plan = plan
-        ctx.save_for_backward(row_weights, *inputs)
-        total, ctx.gradients = _pass(plan, row_weights, ctx.needs_input_grad[2], *inputs)
-        return total
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> Any:
-        (upstream,) = gradients
-        (row_weights, *inputs), needs = ctx.saved_tensors, ctx.needs_input_grad[2:]
-        if torch.is_grad_enabled():
-            plain = partial(_plain, ctx.plan, row_weights)
-            return None, None, *differentiable(plain, inputs, upstream, needs)
-        again = partial(_pass, ctx.plan, row_weights, needs[0], *inputs)
-        return None, None, *take(ctx, lambda: again()[1], upstream)
-
-
 def _plain(
     plan: _Plan,
     row_weights: Tensor | None,
@@ -201,26 +186,21 @@ def _plain(
     return weighted_sum(-density(target, logits, means, factors), row_weights)
 
 
-def _pass(
-    plan: _Plan,
-    row_weights: Tensor | None,
-    needs_target: bool,
-    target: Tensor,
-    features: Tensor,
-    weight: Tensor,
-    bias: Tensor,
+def _fused(
+    plan: _Plan, inputs: Sequence[Tensor], *, weights: Tensor | None, to_target: bool
 ) -> tuple[Tensor, tuple[Tensor | None, ...]]:
     """Return the loss and the gradients of (target, features, weight, bias)."""
+    target, features, weight, bias = inputs
     rows = target.shape[0]
     size = min(plan.chunk, rows)
-    if row_weights is None and (plan.gaps or rows > size):
-        row_weights = target.new_full((), 1 / rows).expand(rows)
+    if weights is None and (plan.gaps or rows > size):
+        weights = target.new_full((), 1 / rows).expand(rows)
     room = scratch((2, plan.layout.outputs, size), target)
-    to_target = target.new_empty(target.shape) if needs_target else None
+    pull = target.new_empty(target.shape) if to_target else None
     to_features = torch.empty_like(features)
     to_weight, to_bias = torch.empty_like(weight), torch.zeros_like(bias)
     losses: list[Tensor] = []
-    parts = _split(plan.chunk, target, features, row_weights, to_target, to_features)
+    parts = _split(plan.chunk, target, features, weights, pull, to_features)
     for x, h, w, to_x, to_h in parts:
         count = x.shape[0]
         # The last chunk may be shorter: contiguous room for its columns, in the same memory.
@@ -230,14 +210,13 @@ def _pass(
             else room.flatten(1)[:, : plan.layout.outputs * count].view(2, -1, count)
         )
         torch.addmm(bias.unsqueeze(1), weight, h.T, out=outputs)
-        part = _pull_back(plan, outputs, pulled, x, to_x, w)
+        losses.append(_pull_back(plan, outputs, pulled, x, to_x, w))
         torch.mm(pulled.T, weight, out=to_h)
         # The first chunk overwrites what is there.
-        to_weight.addmm_(pulled, h, beta=1 if losses else 0)
+        to_weight.addmm_(pulled, h, beta=0 if len(losses) == 1 else 1)
         to_bias += pulled.sum(1)
-        losses.append(part)
     total = losses[0] if len(losses) == 1 else torch.stack(losses).sum()
-    return total, (to_target, to_features, to_weight, to_bias)
+    return total, (pull, to_features, to_weight, to_bias)
 
 
 def _split(chunk: int, *tensors: Tensor | None) -> Iterable[tuple[Any, ...]]:
@@ -268,8 +247,15 @@ def _pull_back(
     missing = target.isnan()
     rows = missing.any(1).nonzero().flatten()
     # Rows with gaps have no weight at first; then their gradients are replaced.
-    whole = target.masked_fill(missing, 0.0), to_target, plan.layout
-    total = native.from_outputs(outputs, pulled, *whole, weights.index_fill(0, rows, 0.0), *bounds)
+    total = native.from_outputs(
+        outputs,
+        pulled,
+        target.masked_fill(missing, 0.0),
+        to_target,
+        plan.layout,
+        weights.index_fill(0, rows, 0.0),
+        *bounds,
+    )
     some = outputs.index_select(1, rows)
     made, to_some = torch.empty_like(some), None if to_target is None else to_target[rows]
     total += _by_parts(native.partial_total, plan, some, made, target[rows], to_some, weights[rows])

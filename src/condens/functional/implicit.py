@@ -70,8 +70,7 @@ def attach_gradient(
     extra = solution.dim() - logits.dim()
     # Not −1, which an empty batch would leave ambiguous.
     shape = (math.prod(solution.shape[:extra]), *solution.shape[extra:])
-    flat, levels = solution.reshape(shape), probability.reshape(shape)
-    wide = widen(flat, levels, logits, means, factors)
+    wide = widen(solution.reshape(shape), probability.reshape(shape), logits, means, factors)
     attached: Tensor = _Implicit.apply(*wide)  # type: ignore[no-untyped-call]
     return attached.reshape(solution.shape).to(means.dtype)
 
@@ -118,9 +117,7 @@ def _pull_back(
     step_ratio = _exp(terms.log_posteriors - factors[..., :dimensions])
     weight_ratio = _weight_ratio(terms)
     upper = unpack(factors, dimensions)
-    solved: list[Tensor] = []
-    pull: list[Tensor] = []
-    carries: list[Tensor] = []
+    columns: list[tuple[Tensor, Tensor, Tensor]] = []
     carried = torch.zeros_like(terms.latent[..., 0])
     moved = torch.zeros_like(gradient)
     for j in range(dimensions):
@@ -128,19 +125,13 @@ def _pull_back(
         v = gradient[..., j] - moved[..., j] + (drift * upper[..., j, j]).sum(-1)
         h = v.unsqueeze(-1) * step_ratio[..., j] - drift
         moved = moved + torch.einsum("s...k,...kd->s...d", h, upper[..., j, :])
-        solved.append(v)
-        pull.append(h)
-        carries.append(carried)
+        columns.append((v, h, carried))
         carried = carried + v.unsqueeze(-1) * weight_ratio[..., j]
-    h = torch.stack(pull, -1)
-    to_means = torch.einsum("s...ki,...kij->...kj", h, upper)
-    to_diagonal = torch.stack(carries, -1).sum(0)
-    to_factors = whiten_gradient(h, terms.difference, factors)
-    to_factors = to_factors + torch.nn.functional.pad(
-        to_diagonal, (0, factors.shape[-1] - dimensions)
-    )
-    to_probability = torch.stack(solved, -1) * _exp(-terms.log_density)
-    return to_probability, -carried.sum(0), to_means, -to_factors
+    solved, pull, carries = (torch.stack(parts, -1) for parts in zip(*columns, strict=True))
+    to_means = torch.einsum("s...ki,...kij->...kj", pull, upper)
+    to_diagonal = torch.nn.functional.pad(carries.sum(0), (0, factors.shape[-1] - dimensions))
+    to_factors = whiten_gradient(pull, terms.difference, factors) + to_diagonal
+    return solved * _exp(-terms.log_density), -carried.sum(0), to_means, -to_factors
 
 
 def _weight_ratio(terms: _Terms) -> Tensor:

@@ -34,8 +34,7 @@ def component_log_prob(target: Tensor, means: Tensor, factors: Tensor) -> Tensor
     >>> component_log_prob(torch.zeros(1), torch.zeros(1, 1), torch.zeros(1, 1))
     tensor([-0.9189])
     """
-    wide = widen(target, means, factors)
-    return _component_log_prob(*wide, reach=longest(means)).to(means.dtype)
+    return _component_log_prob(target, means, factors).to(means.dtype)
 
 
 def longest(means: Tensor) -> float:
@@ -43,8 +42,10 @@ def longest(means: Tensor) -> float:
     return float(torch.finfo(means.dtype).max ** 0.5)
 
 
-def _component_log_prob(target: Tensor, means: Tensor, factors: Tensor, *, reach: float) -> Tensor:
-    dimensions = means.shape[-1]
+def _component_log_prob(target: Tensor, means: Tensor, factors: Tensor) -> Tensor:
+    """Return `component_log_prob` in double precision."""
+    dimensions, reach = means.shape[-1], longest(means)
+    target, means, factors = widen(target, means, factors)
     difference = target.unsqueeze(-2) - means
     # Numbers whose square overflows leave before the arithmetic: in the backward pass
     # 0 · ∞ would be NaN. A NaN of the input is not hidden.
@@ -53,8 +54,7 @@ def _component_log_prob(target: Tensor, means: Tensor, factors: Tensor, *, reach
     broken = difference.isnan().any(-1) | factors.sum(-1).isnan()
     held = near & ((latent.abs() < reach) | broken.unsqueeze(-1))
     energy = 0.5 * torch.where(held, latent, 0.0).square().sum(-1)
-    constant = 0.5 * dimensions * LOG_2PI
-    log_density = log_determinant(factors, dimensions) - energy - constant
+    log_density = log_determinant(factors, dimensions) - energy - 0.5 * dimensions * LOG_2PI
     return torch.where(held.all(-1), log_density, -torch.inf)
 
 
@@ -63,9 +63,7 @@ def joint_log_prob(target: Tensor, logits: Tensor, means: Tensor, factors: Tenso
 
     In double precision, for what follows. Shapes: → [..., K].
     """
-    reach = longest(means)
-    target, logits, means, factors = widen(target, logits, means, factors)
-    return torch.log_softmax(logits, -1) + _component_log_prob(target, means, factors, reach=reach)
+    return torch.log_softmax(widen(logits), -1) + _component_log_prob(target, means, factors)
 
 
 def log_prob(target: Tensor, logits: Tensor, means: Tensor, factors: Tensor) -> Tensor:
@@ -164,8 +162,7 @@ def _alike(covariances: Sequence[Tensor]) -> Tensor:
     """Return for each component the first one with the same numbers [..., K]."""
     first = torch.zeros((), dtype=torch.int64, device=covariances[0].device)
     for component in reversed(range(covariances[0].shape[-2])):
-        chosen = slice(component, component + 1)
-        same = [(numbers == numbers[..., chosen, :]).all(-1) for numbers in covariances]
+        same = [(numbers == numbers[..., component, None, :]).all(-1) for numbers in covariances]
         first = torch.where(torch.stack(torch.broadcast_tensors(*same)).all(0), component, first)
     return first
 
@@ -230,10 +227,9 @@ def _weighted(weights: Tensor, values: Tensor, axis: int = -2) -> Tensor:
     return (weights * torch.where(weights > 0, values, 0.0)).sum(axis)
 
 
-def broadcast(logits: Tensor, means: Tensor, factors: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def broadcast(logits: Tensor, means: Tensor, factors: Tensor) -> list[Tensor]:
     """Expand the parameters to one batch shape. Shapes: [*b, K], [*b, K, D], [*b, K, T]."""
-    logits, means, factors = expand_batch((logits, means, factors), (1, 2, 2))
-    return logits, means, factors
+    return expand_batch((logits, means, factors), (1, 2, 2))
 
 
 def expand_batch(tensors: Sequence[Tensor], axes: Sequence[int]) -> list[Tensor]:

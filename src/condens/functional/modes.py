@@ -99,8 +99,7 @@ def _ascend(points: Tensor, logits: Tensor, means: Tensor, factors: Tensor) -> T
         # A step of more than one local deviation could leap into another mode's basin.
         better = (failed == 0) & (newton.norm(dim=-1) <= 1) & (there >= here.log_density)
         step = torch.where(better.unsqueeze(-1), newton, here.slope)
-        moved = points + here.to_points(step)
-        points = torch.where(done.unsqueeze(-1), points, moved)
+        points = torch.where(done.unsqueeze(-1), points, points + here.to_points(step))
         done = done | (step.norm(dim=-1) <= tolerance)
         rested[:, climbing] = points
         on = ~done.all(0)
@@ -128,15 +127,14 @@ def _distinct(points: Tensor, logits: Tensor, means: Tensor, factors: Tensor) ->
     log_density, order = log_prob(points, logits, means, factors).sort(0, descending=True)
     points = torch.take_along_dim(points, order.unsqueeze(-1), 0)
     repeated = _repeated(points, log_density, logits, means, factors)
-    # Stable: the modes move to the front, still highest first.
-    _, order = repeated.to(torch.uint8).sort(dim=0, stable=True)
     most = int((~repeated).sum(0).max()) if repeated.numel() else len(points)
-    order = order[:most]
-    repeated = torch.take_along_dim(repeated, order, 0)
-    log_density = torch.take_along_dim(log_density, order, 0).masked_fill(repeated, -torch.inf)
+    # Repeats move to the end, where they become the highest mode again.
+    log_density, order = log_density.masked_fill(repeated, -torch.inf).sort(
+        dim=0, descending=True, stable=True
+    )
+    order = torch.where(log_density.isneginf(), 0, order)[:most]
     points = torch.take_along_dim(points, order.unsqueeze(-1), 0)
-    points = torch.where(repeated.unsqueeze(-1), points[:1], points)
-    return Modes(points.movedim(0, -2), log_density.movedim(0, -1))
+    return Modes(points.movedim(0, -2), log_density[:most].movedim(0, -1))
 
 
 def _repeated(

@@ -47,8 +47,7 @@ def log_interval(lower: Tensor, upper: Tensor, width: Tensor | None = None) -> T
     # By symmetry the middle lies at or below zero, where Φ has all its digits.
     mirrored = lower + upper > 0
     lower, upper = torch.where(mirrored, -upper, lower), torch.where(mirrored, -lower, upper)
-    empty = upper <= lower if width is None else width <= 0
-    lost = (upper <= -reach) | empty
+    lost = (upper <= -reach) | (upper <= lower if width is None else width <= 0)
     lower, upper = lower.clamp(min=-reach), upper.clamp(max=reach)
     width = upper - lower if width is None else width.clamp(max=2 * reach)
     middle = 0.5 * (lower + upper)
@@ -88,5 +87,4 @@ def gauss_legendre(count: int, like: Tensor) -> tuple[Tensor, Tensor]:
     order = torch.arange(1, count, dtype=torch.float64)
     matrix = torch.diag(order / (4 * order.square() - 1).sqrt(), 1)
     nodes, vectors = torch.linalg.eigh(matrix + matrix.mT)
-    weights = vectors[0].square()
-    return (0.5 * (nodes + 1)).to(like), weights.to(like)
+    return (0.5 * (nodes + 1)).to(like), vectors[0].square().to(like)

@@ -145,9 +145,8 @@ def threshold_coefficients(latent: Tensor, weights: Tensor) -> Tensor:
     """Return aₙ = Σₘ wₘ φ(tₘ) heₙ₋₁(tₘ)/√n. Shapes: t and w [..., M] → [..., ORDER]."""
     rows = latent.reshape(-1, latent.shape[-1]), weights.reshape(-1, latent.shape[-1])
     # In blocks that stay in the cache: the recurrence passes over them ORDER times.
-    blocks = zip(*(tensor.split(_ROWS_PER_BLOCK) for tensor in rows), strict=True)
     sums = []
-    for places, heights in blocks:
+    for places, heights in zip(*(t.split(_ROWS_PER_BLOCK) for t in rows), strict=True):
         functions = _hermite(places, heights * normal.density(places), ORDER)
         sums.append(torch.stack([f.sum(-1) / math.sqrt(n) for n, f in enumerate(functions, 1)], -1))
     return torch.cat(sums).reshape(*latent.shape[:-1], ORDER)
@@ -173,12 +172,10 @@ def _logistic_grid(like: Tensor) -> tuple[Tensor, Tensor]:
 
 def _thresholds(mean: Tensor, deviation: Tensor, *, log: bool) -> tuple[Tensor, Tensor, Tensor]:
     """Return c, the steps m and the standardised places of the thresholds c + m."""
+    centre = (mean.detach().clamp(max=_MAX_LOG).exp() if log else mean.detach()).floor()
     if log:
-        centre = mean.detach().clamp(max=_MAX_LOG).exp().floor()
         # Wide on the log scale: down to zero, so that only one side is left open.
         centre = torch.where(deviation > 0.2, centre.clamp(max=_LOG_WINDOW), centre)
-    else:
-        centre = mean.detach().floor()
     window = _LOG_WINDOW if log else _PLAIN_WINDOW
     steps = torch.arange(1 - window, window + 1, dtype=mean.dtype, device=mean.device)
     places = centre.unsqueeze(-1) + steps
@@ -231,6 +228,5 @@ def _beyond_coefficients(centre: Tensor, mean: Tensor, deviation: Tensor) -> Ten
     for n in range(1, ORDER + 1):
         correction = functions[n] / (24 * deviation * height)
         coefficients.append(saturated(deviation * integral / math.sqrt(n)) - correction)
-        step = height * functions[n - 1] + deviation * integral
-        integral = saturated(step / math.sqrt(n))
+        integral = saturated((height * functions[n - 1] + deviation * integral) / math.sqrt(n))
     return torch.stack(coefficients, -1)

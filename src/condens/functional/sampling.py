@@ -39,8 +39,8 @@ def sample(
     check_mixture({"logits": logits, "means": means, "factors": factors})
     logits, means, factors = (t.detach() for t in broadcast(logits, means, factors))
     cumulative, uniform, noise = randomness(logits, means, _counts(shape, means), generator)
-    draws = _draw(*_in_rows(noise, uniform, cumulative, means, factors))
-    return draws.reshape(*shape, *logits.shape[:-1], means.shape[-1])
+    rows = _in_rows(noise, uniform, cumulative, means, factors)
+    return _draw(*rows).reshape(*shape, *logits.shape[:-1], means.shape[-1])
 
 
 def rsample(
@@ -64,9 +64,9 @@ def rsample(
     logits, means, factors = broadcast(logits, means, factors)
     cumulative, uniform, noise = randomness(logits, means, _counts(shape, means), generator)
     # In double: the density at a draw rounded to float32 is another one.
-    wide = widen(noise, means.detach(), factors.detach())
-    draws = _draw(*_in_rows(wide[0], uniform, cumulative, *wide[1:]))
-    draws = draws.reshape(*shape, *logits.shape[:-1], means.shape[-1])
+    noise, *wide = widen(noise, means.detach(), factors.detach())
+    rows = _in_rows(noise, uniform, cumulative, *wide)
+    draws = _draw(*rows).reshape(*shape, *logits.shape[:-1], means.shape[-1])
     return attach_gradient(draws, torch.zeros_like(draws), logits, means, factors)
 
 
@@ -159,10 +159,8 @@ def _(info: Any, axes: Sequence[int | None], *tensors: Tensor) -> tuple[Tensor, 
     merged = []
     for tensor, axis, place in zip(tensors, axes, (1, 1, 0, 0, 0), strict=True):
         if axis is None:
-            moved = tensor.expand(info.batch_size, *tensor.shape).movedim(0, place)
-        else:
-            moved = tensor.movedim(axis, place)
-        merged.append(moved.flatten(place, place + 1))
+            tensor, axis = tensor.expand(info.batch_size, *tensor.shape), 0
+        merged.append(tensor.movedim(axis, place).flatten(place, place + 1))
     return torch.ops.condens.draw(*merged).unflatten(1, (info.batch_size, -1)), 1
 
 

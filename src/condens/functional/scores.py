@@ -21,9 +21,7 @@ def crps(target: Tensor, logits: Tensor, means: Tensor, factors: Tensor) -> Tens
 
     Shapes: target [..., 1] → [...].
     """
-    dtype = means.dtype
-    target, logits, means, factors = widen(target, logits, means, factors)
-    weights, centres, deviation = _components(logits, means, factors)
+    target, (weights, centres, deviation) = widen(target), _components(logits, means, factors)
     weights, centres, deviation = _in_order(centres, weights, centres, deviation)
     pairs = _positive_part(
         centres.unsqueeze(-1) - centres.unsqueeze(-2),
@@ -31,7 +29,7 @@ def crps(target: Tensor, logits: Tensor, means: Tensor, factors: Tensor) -> Tens
     )
     above = _positive_part(centres - target, deviation)
     below = _positive_part(target - centres, deviation)
-    return _paired(weights, above, below, pairs).to(dtype)
+    return _paired(weights, above, below, pairs).to(means.dtype)
 
 
 def _in_order(
@@ -45,7 +43,11 @@ def _in_order(
 
 
 def _components(logits: Tensor, means: Tensor, factors: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return weights, means and deviations [..., K]; a component without weight has no effect."""
+    """Return weights, means and deviations [..., K]; a component without weight has no effect.
+
+    In double precision.
+    """
+    logits, means, factors = widen(logits, means, factors)
     weights = torch.softmax(logits, -1)
     idle = weights == 0
     log_precision = factors.squeeze(-1).masked_fill(idle, 0.0)
@@ -90,9 +92,7 @@ def lognormal_crps(target: Tensor, logits: Tensor, means: Tensor, factors: Tenso
     Of a narrow one, both differences come from expm1. Infinite where it is beyond double
     precision, for a single component from σ of some 53 on. Shapes: target [..., 1] → [...].
     """
-    dtype = means.dtype
-    target, logits, means, factors = widen(target, logits, means, factors)
-    weights, centres, deviation = _components(logits, means, factors)
+    target, (weights, centres, deviation) = widen(target), _components(logits, means, factors)
     beyond = _log_size(centres, deviation) > _MAX_LOG
     centres, deviation = centres.masked_fill(beyond, 0.0), deviation.masked_fill(beyond, 1.0)
     wide_first = torch.where(deviation < _NARROW_DEVIATION, centres, -torch.inf)
@@ -103,10 +103,9 @@ def lognormal_crps(target: Tensor, logits: Tensor, means: Tensor, factors: Tenso
         _excess(target, centres.masked_fill(~narrow, 0.0), deviation.masked_fill(~narrow, 0.5)),
         -_lesser(target, centres, deviation),
     )
-    below = _shortfall(target, centres, deviation)
-    pairs = _between(centres, deviation)
+    below, pairs = _shortfall(target, centres, deviation), _between(centres, deviation)
     score = _paired(weights, above, below, pairs)
-    return torch.where((beyond & (logits > -torch.inf)).any(-1), torch.inf, score).to(dtype)
+    return torch.where((beyond & (logits > -torch.inf)).any(-1), torch.inf, score).to(means.dtype)
 
 
 def _log_mean(mean: Tensor, deviation: Tensor) -> Tensor:
@@ -200,5 +199,4 @@ def energy_score(target: Tensor, first: Tensor, second: Tensor) -> Estimate:
 
 def _beside(target: Tensor, draws: Tensor) -> Tensor:
     """Give draws [N, *batch, D] an axis for each leading axis the target has beyond the batch."""
-    extra = [1] * (target.dim() + 1 - draws.dim())
-    return draws.reshape(len(draws), *extra, *draws.shape[1:])
+    return draws.reshape(len(draws), *[1] * (target.dim() + 1 - draws.dim()), *draws.shape[1:])

@@ -4,18 +4,17 @@ Here D = 1, as in `univariate`. An upper tail is the lower tail of the mirrored 
 """
 
 import math
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from condens.functional.normal import LOG_2PI
 from condens.functional.precision import widen
+from condens.functional.univariate import solve
 
 # How near log F comes to the level asked for, relative to 1 + |level|.
 TOLERANCE = 1e-10
-# Steps halve, or the bracket does, from the largest double to the smallest at worst. The bound
-# guards against a defect.
-_MAX_STEPS = 2500
 
 
 def log_cdf(target: Tensor, logits: Tensor, means: Tensor, factors: Tensor) -> Tensor:
@@ -51,8 +50,12 @@ def log_icdf(log_level: float, logits: Tensor, means: Tensor, factors: Tensor) -
         part.expand(batch).reshape(-1, batch[-1])
         for part in (logits.log_softmax(-1), means.squeeze(-1), factors.squeeze(-1))
     )
-    found = _solve(log_level, *_bracket(log_level, logits, means, logs), logits, means, logs)
-    return found.reshape(*batch[:-1], 1)
+    lower, upper = _bracket(log_level, logits, means, logs)
+    # The terms of a component's log density besides −z²/2.
+    log_rate = logits + logs - 0.5 * LOG_2PI
+    function, finest = partial(_excess, log_level), torch.zeros_like(lower)
+    _, below = solve(function, lower, upper, finest, (logits, means, logs.exp(), log_rate))
+    return below.reshape(*batch[:-1], 1)
 
 
 def _bracket(
@@ -79,50 +82,28 @@ def _bracket(
     last = quantiles(torch.full_like(alone, level)) + 0.01 * deviations
     last = torch.where(log_weights > -torch.inf, last, -torch.inf).amax(-1)
     upper = torch.minimum(upper, last).clamp(max=largest)
-    return torch.minimum(lower, upper).clamp(min=-largest), upper
+    lower = torch.minimum(lower, upper).clamp(min=-largest)
+    margin = 4 * torch.finfo(means.dtype).eps * torch.maximum(lower.abs(), upper.abs())
+    return lower - margin, upper + margin
 
 
-def _solve(
-    level: float, lower: Tensor, upper: Tensor, log_weights: Tensor, means: Tensor, logs: Tensor
-) -> Tensor:
-    """Solve log F(x) = level inside brackets [N]; the other shapes are [N, K]."""
-    margin = 4 * _resolution(lower, upper)
-    lower, upper = lower - margin, upper + margin
-    found, row = lower.clone(), torch.arange(len(lower), device=lower.device)
-    at, step, precision = lower + 0.5 * (upper - lower), upper - lower, logs.exp()
-    # The terms of a component's log density besides −z²/2.
-    log_rate = log_weights + logs - 0.5 * LOG_2PI
-    for _ in range(_MAX_STEPS):
-        latent = (at.unsqueeze(-1) - means) * precision
-        joint = torch.special.log_ndtr(latent) + log_weights
-        # Relative to the largest tail, so that tails and density stay finite.
-        largest = joint.amax(-1, keepdim=True)
-        tails = (joint - largest).exp().sum(-1)
-        density = (log_rate - 0.5 * latent.square() - largest).exp().sum(-1)
-        excess = tails.log() + largest.squeeze(-1) - level
-        lower, upper = torch.where(excess <= 0, at, lower), torch.where(excess >= 0, at, upper)
-        near = excess.abs() <= TOLERANCE * (1 + abs(level))
-        # What is NaN stays so.
-        done = near | excess.isnan() | (upper - lower <= 4 * _resolution(lower, upper))
-        found[row] = torch.where(near, at, lower)
-        newton, half = -excess * tails / density, 0.5 * (upper - lower)
-        inside = (at + newton > lower) & (at + newton < upper)
-        trusted = inside & (newton.abs() <= 0.5 * step.abs())
-        at = torch.where(trusted, at + newton, lower + half)
-        step = torch.where(trusted, newton, half)
-        # Dropping rows copies the others: worth it once a quarter of them is done.
-        if int(done.sum()) * 4 >= len(done):
-            row, at, step, lower, upper, log_weights, means, precision, log_rate = (
-                part[~done]
-                for part in (row, at, step, lower, upper, log_weights, means, precision, log_rate)
-            )
-        if not len(row):
-            break
-    return found
-
-
-def _resolution(lower: Tensor, upper: Tensor) -> Tensor:
-    return torch.finfo(lower.dtype).eps * torch.maximum(lower.abs(), upper.abs())
+def _excess(
+    level: float,
+    at: Tensor,
+    log_weights: Tensor,
+    means: Tensor,
+    precision: Tensor,
+    log_rate: Tensor,
+) -> tuple[Tensor, Tensor]:
+    """Return log P(X ≤ x) − level, zero where it is near enough, and its slope at x."""
+    latent = (at.unsqueeze(-1) - means) * precision
+    joint = torch.special.log_ndtr(latent) + log_weights
+    # Relative to the largest tail, so that tails and density stay finite.
+    largest = joint.amax(-1, keepdim=True)
+    tails = (joint - largest).exp().sum(-1)
+    density = (log_rate - 0.5 * latent.square() - largest).exp().sum(-1)
+    excess = tails.log() + largest.squeeze(-1) - level
+    return excess.masked_fill(excess.abs() <= TOLERANCE * (1 + abs(level)), 0.0), density / tails
 
 
 def _log_ndtri(log_level: Tensor) -> Tensor:

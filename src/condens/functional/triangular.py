@@ -101,11 +101,9 @@ def bounded_scales(
 def bounded_log_scales(log_scales: Tensor, floor: float, ceiling: float) -> Tensor:
     """Return log(floor + 1/(1/σ + 1/ceiling)) from log σ, without leaving the logarithms."""
     if ceiling < math.inf:
-        most = torch.full_like(log_scales, -math.log(ceiling))
-        log_scales = -torch.logaddexp(-log_scales, most)
+        log_scales = -torch.logaddexp(-log_scales, torch.full_like(log_scales, -math.log(ceiling)))
     if floor:
-        least = torch.full_like(log_scales, math.log(floor))
-        log_scales = torch.logaddexp(log_scales, least)
+        log_scales = torch.logaddexp(log_scales, torch.full_like(log_scales, math.log(floor)))
     return log_scales
 
 
@@ -123,8 +121,7 @@ def check_bounds(floor: float, ceiling: float) -> None:
 
 def as_full(factors: Tensor, dimensions: int) -> Tensor:
     """Return factors in the full packing, zeros above the diagonal of diagonal ones."""
-    missing = packed_size(dimensions) - factors.shape[-1]
-    return torch.nn.functional.pad(factors, (0, missing))
+    return torch.nn.functional.pad(factors, (0, packed_size(dimensions) - factors.shape[-1]))
 
 
 def log_determinant(factors: Tensor, dimensions: int) -> Tensor:
@@ -142,20 +139,13 @@ def component_variances(factors: Tensor, dimensions: int) -> Tensor:
     return inverse_factors(factors, dimensions).square().sum(-1)
 
 
-def aligned(factors: Sequence[Tensor], dimensions: int) -> list[Tensor]:
-    """Return factors of several mixtures in one packing, diagonal only if all of them are."""
-    if len({packed.shape[-1] for packed in factors}) == 1:
-        return list(factors)
-    return [as_full(packed, dimensions) for packed in factors]
-
-
 def log_diagonal(upper: Tensor) -> Tensor:
     """Return log|det| of a dense triangular matrix. Shapes: [..., D, D] → [...]."""
     return upper.diagonal(dim1=-2, dim2=-1).log().sum(-1)
 
 
 def whiten(difference: Tensor, factors: Tensor) -> Tensor:
-    """Map x − μ to z = Ū(x − μ), which is standard normal when x ~ N(μ, Σ).
+    """Return z = Ū(x − μ), which is standard normal when x ~ N(μ, Σ).
 
     Shapes: difference [..., D], factors [..., T], broadcast → [..., D].
 
@@ -169,7 +159,7 @@ def whiten(difference: Tensor, factors: Tensor) -> Tensor:
 
 
 def unwhiten(latent: Tensor, factors: Tensor) -> Tensor:
-    """Map z to x − μ = Ū⁻¹z by back substitution: the inverse of `whiten`.
+    """Return x − μ = Ū⁻¹z by back substitution: the inverse of `whiten`.
 
     Shapes: latent [..., D], factors [..., T], broadcast → [..., D].
 
@@ -295,8 +285,7 @@ def from_square_root(root: Tensor) -> Tensor:
     An upper triangular W with WWᵀ = root·rootᵀ comes from a QR of the flipped
     transpose; then Ū = W⁻¹. Shapes: root [..., D, N] with N ≥ D → [..., D(D+1)/2].
     """
-    wide = widen(root)
-    _, flipped = triangularise(wide.mT.flip(-1))
+    _, flipped = triangularise(widen(root).mT.flip(-1))
     return from_upper_root(flipped.mT.flip(-1, -2)).to(root.dtype)
 
 
@@ -319,7 +308,7 @@ def on_vectors(
 ) -> Tensor:
     """Apply a matrix operator to vectors; leading axes the matrices lack become columns.
 
-    So many vectors that share a matrix cost one GEMM, not one expanded matrix each.
+    So many vectors of one matrix cost one GEMM, not one expanded matrix each.
     """
     extra = vectors.dim() + 1 - matrices.dim()
     if extra <= 0:

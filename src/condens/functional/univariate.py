@@ -4,7 +4,7 @@ Here D = 1, so a factor is one log-precision and z = exp(U)(x − μ).
 """
 
 import math
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -66,21 +66,6 @@ def icdf(probability: Tensor, logits: Tensor, means: Tensor, factors: Tensor) ->
     return torch.where((level <= 0) | (level >= 1), edge, quantile)
 
 
-class _Search(NamedTuple):
-    """Quantiles still searched for: vectors [N], but weights, means and deviations [N, K]."""
-
-    row: Tensor
-    level: Tensor
-    quantile: Tensor
-    lower: Tensor
-    upper: Tensor
-    step: Tensor
-    finest: Tensor
-    weights: Tensor
-    means: Tensor
-    deviations: Tensor
-
-
 def _quantiles(level: Tensor, logits: Tensor, means: Tensor, log_precision: Tensor) -> Tensor:
     """Solve P(X ≤ x) = level. Shapes: level [N], the others [N, K] → [N]."""
     limits = torch.finfo(means.dtype)
@@ -93,44 +78,54 @@ def _quantiles(level: Tensor, logits: Tensor, means: Tensor, log_precision: Tens
         (quantiles + 0.01 * deviations).amax(-1),
     )
     finest = torch.where(weights > 0, deviations, torch.inf).amin(-1)
-    row = torch.arange(len(level), device=level.device)
-    middle, width = lower + 0.5 * (upper - lower), upper - lower
-    search = _Search(row, level, middle, lower, upper, width, finest, weights, means, deviations)
-    found = torch.empty_like(level)
-    for step in range(_MAX_STEPS):
-        search, done = _narrow(search, by_count=step >= _NEWTON_STEPS)
-        found[search.row] = search.quantile
+    return solve(_excess, lower, upper, finest, (level, weights, means, deviations))[0]
+
+
+def solve(
+    function: Callable[..., tuple[Tensor, Tensor]],
+    lower: Tensor,
+    upper: Tensor,
+    finest: Tensor,
+    parameters: Sequence[Tensor],
+) -> tuple[Tensor, Tensor]:
+    """Return roots of a rising function, by Newton's method inside brackets, and their lower ends.
+
+    A step that Newton's method cannot be trusted with halves the bracket; after many, it halves
+    the numbers in it: from 10¹⁵⁴ to 10⁻¹⁵⁴ the halves of a length are too many. A bracket is
+    narrowed to 4 eps (|x| + finest), or to nothing where the function is zero.
+
+    Args:
+        function: takes x [N'] and the parameters of these rows to values and slopes [N'].
+        lower, upper: the brackets [N].
+        finest: [N].
+        parameters: tensors [N, ...].
+    """
+    eps, row = torch.finfo(lower.dtype).eps, torch.arange(len(lower), device=lower.device)
+    at, step = lower + 0.5 * (upper - lower), upper - lower
+    roots, below = torch.empty_like(lower), torch.empty_like(lower)
+    for count in range(_MAX_STEPS):
+        value, slope = function(at, *parameters)
+        lower, upper = torch.where(value <= 0, at, lower), torch.where(value >= 0, at, upper)
+        roots[row], below[row] = at, lower
+        resolution, width = eps * (at.abs() + finest), upper - lower
+        # Never shorter than the resolution: beside the root it must step over it, so that
+        # the bracket closes.
+        newton = -value.sign() * (value / slope).abs().clamp(min=2 * resolution)
+        inside = (at + newton > lower) & (at + newton < upper)
+        trusted = inside & (newton.abs() <= (0.5 * step.abs()).clamp(min=2 * resolution))
+        middle = lower + 0.5 * width if count < _NEWTON_STEPS else _middle(lower, upper)
+        # What is NaN stays so.
+        done = (width <= 4 * resolution) | value.isnan()
+        at = torch.where(done, at, torch.where(trusted, at + newton, middle))
+        step = torch.where(trusted, newton, 0.5 * width)
         # Dropping rows copies the others: worth it once a quarter of them is done.
         if int(done.sum()) * 4 >= len(done):
-            search = _Search(*(tensor[~done] for tensor in search))
-        if len(search.row) == 0:
+            row, at, step, lower, upper, finest, *parameters = (
+                tensor[~done] for tensor in (row, at, step, lower, upper, finest, *parameters)
+            )
+        if not len(row):
             break
-    return found
-
-
-def _narrow(search: _Search, *, by_count: bool) -> tuple[_Search, Tensor]:
-    """Take one step, by Newton where it can be trusted; tell which quantiles are found.
-
-    Else the step halves the bracket, or with `by_count` the numbers in it: from 10¹⁵⁴ to
-    10⁻¹⁵⁴ the halves of a length are too many.
-    """
-    excess, density = _excess(search)
-    at = search.quantile
-    lower = torch.where(excess <= 0, at, search.lower)
-    upper = torch.where(excess >= 0, at, search.upper)
-    resolution = torch.finfo(at.dtype).eps * (at.abs() + search.finest)
-    done = upper - lower <= 4 * resolution
-    # Never shorter than the resolution: beside the root it must step over it, so that
-    # the bracket closes.
-    newton = -excess.sign() * (excess / density).abs().clamp(min=2 * resolution)
-    candidate = at + newton
-    inside = (candidate > lower) & (candidate < upper)
-    trusted = inside & (newton.abs() <= (0.5 * search.step.abs()).clamp(min=2 * resolution))
-    half = 0.5 * (upper - lower)
-    middle = _middle(lower, upper) if by_count else lower + half
-    quantile = torch.where(done, at, torch.where(trusted, candidate, middle))
-    step = torch.where(trusted, newton, half)
-    return search._replace(quantile=quantile, lower=lower, upper=upper, step=step), done
+    return roots, below
 
 
 def _middle(lower: Tensor, upper: Tensor) -> Tensor:
@@ -146,18 +141,19 @@ def _middle(lower: Tensor, upper: Tensor) -> Tensor:
     return torch.where(middle < 0, sign - middle, middle).view(lower.dtype)
 
 
-def _excess(search: _Search) -> tuple[Tensor, Tensor]:
+def _excess(
+    at: Tensor, level: Tensor, weights: Tensor, means: Tensor, deviations: Tensor
+) -> tuple[Tensor, Tensor]:
     """Return P(X ≤ x) − level and the density at x.
 
     Each component enters through its smaller tail, and levels above one half through
     their complement: nothing small is ever the difference of large numbers.
     """
-    weights, level = search.weights, search.level
-    latent = (search.quantile.unsqueeze(-1) - search.means) / search.deviations
+    latent = (at.unsqueeze(-1) - means) / deviations
     passed = latent >= 0
     tails = weights * normal.cdf(-latent.abs())
     from_below = torch.where(passed, weights, 0.0).sum(-1) - level
     from_above = (1 - level) - torch.where(passed, 0.0, weights).sum(-1)
     whole = torch.where(level <= 0.5, from_below, from_above)
     excess = whole + torch.where(passed, -tails, tails).sum(-1)
-    return excess, (weights * normal.density(latent) / search.deviations).sum(-1)
+    return excess, (weights * normal.density(latent) / deviations).sum(-1)

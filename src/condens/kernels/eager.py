@@ -32,25 +32,21 @@ def serves(target: Tensor) -> bool:
 def forward(inputs: Sequence[Tensor]) -> tuple[Tensor, tuple[Tensor, ...]]:
     """Return the loss of each row, and what `backward` needs besides the inputs."""
     target, logits, means, factors = inputs
-    dimensions, packed = means.shape[-1], factors.shape[-1]
+    dimensions = means.shape[-1]
     upper = factors.permute(2, 1, 0).contiguous()
     diagonal = upper[:dimensions]
     difference = target.T.unsqueeze(1) - means.permute(2, 1, 0).contiguous()
-    scale = diagonal.exp()
-    latent = on_diagonal = scale * difference
-    strict = packed > dimensions
-    if strict:
-        latent = on_diagonal.clone()
-        rows = upper[dimensions:].split(list(range(dimensions - 1, 0, -1)))
-        for m, row in enumerate(rows):
-            if m == dimensions - 2:
-                latent[m].addcmul_(row[0], difference[m + 1])
-            else:
-                latent[m] += (row * difference[m + 1 :]).sum(0)
+    scale, rows = diagonal.exp(), _strict_rows(upper, dimensions)
+    on_diagonal = scale * difference
+    latent = on_diagonal.clone() if rows else on_diagonal
+    for m, row in enumerate(rows):
+        if m == dimensions - 2:
+            latent[m].addcmul_(row[0], difference[m + 1])
+        else:
+            latent[m] += (row * difference[m + 1 :]).sum(0)
     pulled = scale.mul_(latent)
-    if strict:
-        for m, row in enumerate(rows):
-            pulled[m + 1 :].addcmul_(row, latent[m])
+    for m, row in enumerate(rows):
+        pulled[m + 1 :].addcmul_(row, latent[m])
     log_prior = torch.log_softmax(logits.T.contiguous(), 0)
     joint = log_prior.add((latent * latent).sum(0), alpha=-0.5).add_(diagonal.sum(0))
     top = joint.amax(0)
@@ -71,26 +67,28 @@ def backward(
 ) -> tuple[Tensor | None, ...]:
     """Return the gradients of Σ weights · loss."""
     difference, latent, pulled, on_diagonal, r, prior = state
-    dimensions, packed = difference.shape[0], inputs[3].shape[-1]
+    dimensions = difference.shape[0]
     r = weights * r
-    to_logits = torch.sub(weights * prior, r)
     pull = r * pulled
-    gradient = difference.new_empty(packed, *r.shape)
+    gradient = difference.new_empty(inputs[3].shape[-1], *r.shape)
     weighted = r * latent
     diagonal = gradient[:dimensions]
     torch.mul(weighted, on_diagonal, out=diagonal)
     diagonal -= r
-    start = dimensions
-    for m in range(dimensions - 1 if packed > dimensions else 0):
-        stop = start + dimensions - 1 - m
-        torch.mul(difference[m + 1 :], weighted[m], out=gradient[start:stop])
-        start = stop
+    for m, row in enumerate(_strict_rows(gradient, dimensions)):
+        torch.mul(difference[m + 1 :], weighted[m], out=row)
     return (
         pull.sum(1).T if to_target else None,
-        to_logits.T,
+        torch.sub(weights * prior, r).T,
         pull.neg_().permute(2, 1, 0),
         gradient.permute(2, 1, 0),
     )
+
+
+def _strict_rows(packed: Tensor, dimensions: int) -> Sequence[Tensor]:
+    """View the strict triangle of factors [T, K, b] row by row; diagonal ones have none."""
+    sizes = range(dimensions - 1, 0, -1) if len(packed) > dimensions else ()
+    return packed[dimensions:].split(list(sizes))
 
 
 def total(
@@ -99,6 +97,5 @@ def total(
     """Return Σ weights · loss and its gradients; the mean where weights is None."""
     loss, state = forward(inputs)
     if weights is None:
-        weights = loss.new_full((), 1 / max(loss.shape[0], 1))
-        return loss.sum() * weights, backward(inputs, state, weights, to_target)
+        weights = loss.new_full((), 1 / max(loss.shape[0], 1)).expand_as(loss)
     return torch.dot(loss, weights), backward(inputs, state, weights, to_target)

@@ -35,8 +35,7 @@ def scratch(shape: Sequence[int], like: Tensor, stride: Sequence[int] | None = N
     size = numbers * like.element_size()
     if not like.is_cpu or not MIN_BYTES <= size <= MAX_BYTES:
         return like.new_empty_strided(shape, stride)
-    flat = torch.frombuffer(_block(size), dtype=like.dtype, count=numbers)
-    return flat.as_strided(shape, stride)
+    return torch.frombuffer(_block(size), dtype=like.dtype, count=numbers).as_strided(shape, stride)
 
 
 def span(shape: Sequence[int], stride: Sequence[int]) -> int:

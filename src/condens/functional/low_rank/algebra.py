@@ -10,7 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from condens.functional.algebra import joined_logits, normalised
+from condens.functional.algebra import joined_logits, normalised, padded
 from condens.functional.low_rank.mixture import comparison, decompose, explain
 from condens.functional.mixture import compared, expand_batch
 from condens.functional.precision import widen
@@ -92,9 +92,12 @@ def affine_scale(
     """
     dtype = means.dtype
     means, log_scales, loadings, scale, loc = widen(means, log_scales, loadings, scale, loc)
-    centre = means * scale + loc.unsqueeze(-2)
-    log_scales = log_scales + scale.abs().log()
-    return Parameters(logits, centre, log_scales, loadings * scale.unsqueeze(-1)).to(dtype)
+    return Parameters(
+        logits,
+        means * scale + loc.unsqueeze(-2),
+        log_scales + scale.abs().log(),
+        loadings * scale.unsqueeze(-1),
+    ).to(dtype)
 
 
 def project(
@@ -114,16 +117,12 @@ def ensemble(members: Sequence[Parameters], log_weights: Tensor) -> Parameters:
 
     Shapes: members with equal batch shape and D; log_weights [M], normalised.
     """
-    rank = max(member.loadings.shape[-1] for member in members)
-    loadings = [
-        torch.nn.functional.pad(member.loadings, (0, rank - member.loadings.shape[-1]))
-        for member in members
-    ]
+    logits, means, log_scales, loadings = zip(*members, strict=True)
     return Parameters(
-        joined_logits([member.logits for member in members], log_weights),
-        torch.cat([member.means for member in members], -2),
-        torch.cat([member.log_scales for member in members], -2),
-        torch.cat(loadings, -3),
+        joined_logits(logits, log_weights),
+        torch.cat(means, -2),
+        torch.cat(log_scales, -2),
+        torch.cat(padded(loadings), -3),
     )
 
 
@@ -135,5 +134,5 @@ def full_factors(log_scales: Tensor, loadings: Tensor) -> Tensor:
     """
     dtype = log_scales.dtype
     log_scales, loadings = expand_batch(widen(log_scales, loadings), (2, 3))
-    diagonal = torch.diag_embed(log_scales.exp())
-    return from_square_root(torch.cat([diagonal, loadings], -1)).to(dtype)
+    root = torch.cat([torch.diag_embed(log_scales.exp()), loadings], -1)
+    return from_square_root(root).to(dtype)

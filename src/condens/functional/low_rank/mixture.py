@@ -58,13 +58,12 @@ def _largest(dtype: torch.dtype) -> float:
 def decompose(log_scales: Tensor, loadings: Tensor) -> System:
     """Factorise [V/s; I]. Shapes: log_scales [..., D], loadings [..., D, r]."""
     rank, bound = loadings.shape[-1], _largest(loadings.dtype)
-    scaled = loadings * saturated_exp(-log_scales).unsqueeze(-1)
     # The QR of an infinite number would be NaN.
-    scaled = scaled.clamp(-bound, bound)
+    scaled = (loadings * saturated_exp(-log_scales).unsqueeze(-1)).clamp(-bound, bound)
     identity = torch.eye(rank, dtype=scaled.dtype, device=scaled.device)
-    identity = identity.expand(*scaled.shape[:-2], rank, rank)
+    stacked = torch.cat([scaled, identity.expand(*scaled.shape[:-2], -1, -1)], -2)
     # A Cholesky factor of I + WᵀW would do for small W, but at W = 10⁸ the sum forgets I.
-    q, r = triangularise(torch.cat([scaled, identity], -2))
+    q, r = triangularise(stacked)
     return System(scaled, q, r, log_scales.sum(-1) + log_diagonal(r))
 
 
@@ -86,8 +85,9 @@ def explain(system: System, latent: Tensor) -> Tensor:
     # Two steps: the second, from a constant, solves for what the first left over. That
     # makes it exact, and the gradient of Q is multiplied by the residual instead of z.
     first = on_vectors(solve_upper, upper, on_vectors(torch.matmul, top, latent)).detach()
-    remainder = on_vectors(torch.matmul, top, residual(first))
-    remainder = remainder - on_vectors(torch.matmul, bottom, first)
+    remainder = on_vectors(torch.matmul, top, residual(first)) - on_vectors(
+        torch.matmul, bottom, first
+    )
     factors = first + on_vectors(solve_upper, upper, remainder)
     return torch.cat([residual(factors), factors], -1)
 
@@ -109,8 +109,7 @@ def component_log_prob(
     >>> component_log_prob(torch.zeros(1), one, log_scales=one, loadings=torch.zeros(1, 1, 1))
     tensor([-0.9189])
     """
-    wide = widen(target, means, log_scales, loadings)
-    return _component_log_prob(*wide, reach=mixture.longest(means)).to(means.dtype)
+    return _component_log_prob(target, means, log_scales, loadings).to(means.dtype)
 
 
 def _component_log_prob(
@@ -118,10 +117,11 @@ def _component_log_prob(
     means: Tensor,
     log_scales: Tensor,
     loadings: Tensor,
-    *,
-    reach: float,
     system: System | None = None,
 ) -> Tensor:
+    """Return `component_log_prob` in double precision."""
+    reach = mixture.longest(means)
+    target, means, log_scales, loadings = widen(target, means, log_scales, loadings)
     difference = target.unsqueeze(-2) - means
     # Numbers whose square overflows leave before the arithmetic: in the backward pass
     # 0 · ∞ would be NaN. The comparisons keep a NaN of the input.
@@ -140,10 +140,8 @@ def joint_log_prob(
     target: Tensor, logits: Tensor, means: Tensor, log_scales: Tensor, loadings: Tensor
 ) -> Tensor:
     """Return log πₖ + log pₖ(x), in double precision. Shapes: → [..., K]."""
-    reach = mixture.longest(means)
-    target, logits, means, log_scales, loadings = widen(target, logits, means, log_scales, loadings)
-    density = _component_log_prob(target, means, log_scales, loadings, reach=reach)
-    return torch.log_softmax(logits, -1) + density
+    density = _component_log_prob(target, means, log_scales, loadings)
+    return torch.log_softmax(widen(logits), -1) + density
 
 
 def log_prob(
@@ -189,15 +187,16 @@ def responsibilities(
 
     A target that no component can hold in this precision gets the weights.
     """
-    reach, dtype = mixture.longest(means), means.dtype
-    target, logits, means, log_scales, loadings = widen(target, logits, means, log_scales, loadings)
-    system, log_weights = decompose(log_scales, loadings), torch.log_softmax(logits, -1)
-    density = _component_log_prob(target, means, log_scales, loadings, reach=reach, system=system)
-    compare = comparison(log_scales, loadings, system)
-    joint = mixture.compared(
-        log_weights + density, log_weights - system.log_root, target, means, *compare
+    system = decompose(*widen(log_scales, loadings))
+    density = _component_log_prob(target, means, log_scales, loadings, system)
+    target, logits, centres, log_scales, loadings = widen(
+        target, logits, means, log_scales, loadings
     )
-    return torch.softmax(mixture.posterior_logits(joint, logits), -1).to(dtype)
+    log_weights, compare = logits.log_softmax(-1), comparison(log_scales, loadings, system)
+    joint = mixture.compared(
+        log_weights + density, log_weights - system.log_root, target, centres, *compare
+    )
+    return torch.softmax(mixture.posterior_logits(joint, logits), -1).to(means.dtype)
 
 
 def comparison(
@@ -244,8 +243,7 @@ def entropy(
         return joint_log_prob(draws.movedim(-2, 1), logits, means, log_scales, loadings)
 
     log_root = decompose(*widen(log_scales, loadings)).log_root.to(means.dtype)
-    gaussian = estimates.gaussian_entropy(log_root, means.shape[-1])
-    return estimates.mixture_entropy(logits, gaussian, joint, count)
+    return estimates.mixture_entropy(logits, log_root, means.shape[-1], joint, count)
 
 
 # Draws.
@@ -274,9 +272,8 @@ def sample(
         generator=generator,
     )
     index = sampling.pick(uniform, cumulative)
-    place = index[..., None, None]
     centre, log_scale = (
-        torch.take_along_dim(tensor.unsqueeze(0), place, -2).squeeze(-2)
+        torch.take_along_dim(tensor.unsqueeze(0), index[..., None, None], -2).squeeze(-2)
         for tensor in (means, log_scales)
     )
     centre, log_scale, noise, factors, wide = widen(centre, log_scale, noise, factors, loadings)
