@@ -8,7 +8,8 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
-from typing import Any, NoReturn
+from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -48,6 +49,7 @@ ROWS_VALIDATED_AT_A_TIME = 4096
 KEPT = "The best weights so far are in the network."
 
 Callback = Callable[[Epoch], object]
+Context = Callable[[], AbstractContextManager[None]]
 
 
 def train(
@@ -152,19 +154,26 @@ class _Loop:
             rows, validation = rows.split(settings.validation_fraction, settings.seed)
         self.batch_size = batch_size(settings, len(rows))
         weights = sum(parameter.numel() for parameter in network.parameters())
-        self.small = min(self.batch_size, len(rows)) * weights < MAX_SMALL_STEP
+        small = min(self.batch_size, len(rows)) * weights < MAX_SMALL_STEP
+        self.threads: Context = one_thread if small else nullcontext
         loaded = None if directory is None else directory.load()
+        self.resumed = loaded is not None
         if loaded is None:
             self._start(rows)
         self.state = State(network, settings)
-        if directory is not None and loaded is not None:
-            directory.resume(self.state, *loaded, self.identity)
+        # In which the network may be called.
+        self.loan: Context = (
+            partial(torch_seeded_by, self.state.generator)
+            if draws_from_torch(network)
+            else nullcontext
+        )
+        if directory is not None:
+            if loaded is not None:
+                directory.resume(self.state, *loaded, self.identity)
             if not self.state.position.done:
                 self.history.stopped = ""
-        _check_weights(network)
-        if directory is not None:
             directory.begin_log(vars(epoch) for epoch in self.history.epochs)
-        self.foreign = draws_from_torch(network)
+        _check_weights(network)
         self.batches = Batches(network, rows)
         self.validation = self.batches if validation is None else Batches(network, validation)
         self.noise = Noise(settings, self.batches.rows, network.condition_codes)
@@ -178,7 +187,7 @@ class _Loop:
             return
         generator = torch.Generator().manual_seed(self.settings.seed)
         from_data = self.settings.start == "data"
-        with self._threads():
+        with self.threads():
             self.network.prepare(
                 rows.condition, rows.target, generator=generator, from_data=from_data
             )
@@ -191,12 +200,12 @@ class _Loop:
         """Train to the end, or to an interruption."""
         position = self.state.position
         try:
-            if not self.state.best:
-                with self._threads():
+            if not self.resumed:
+                with self.threads():
                     self._consider(-1, self._validate())
             finished = position.done
             while not position.done and not self.interrupted.is_set():
-                with self._threads():
+                with self.threads():
                     epoch = self._epoch()
                 if epoch is None:
                     continue
@@ -210,14 +219,13 @@ class _Loop:
             if not finished:
                 self._save()
         finally:
-            if self.state.best:
-                self.network.load_state_dict(self.state.best)
+            self.network.load_state_dict(self.state.best)
             self.network.eval()
             if line is not None:
                 best = self.history
                 line.close(f"best validation {best.best_nll:.4g} in epoch {best.best_epoch + 1}")
         if position.done:
-            with self._threads():
+            with self.threads():
                 found = problems(self._diagnose())
             self.history.warnings = [str(problem) for problem in found]
             self.history.warning_classes = [type(problem).__name__ for problem in found]
@@ -231,13 +239,6 @@ class _Loop:
             raise
         if any(is_truth(answer) and answer for answer in answers) and not self.history.stopped:
             self.history.stopped, self.state.position.done = "callback", True
-
-    def _threads(self) -> AbstractContextManager[None]:
-        return one_thread() if self.small else nullcontext()
-
-    def _loan(self) -> AbstractContextManager[None]:
-        """Return the context in which the network may be called."""
-        return torch_seeded_by(self.state.generator) if self.foreign else nullcontext()
 
     def _epoch(self) -> Epoch | None:
         """Go through the rest of an epoch; return it, or None where it was interrupted."""
@@ -263,7 +264,7 @@ class _Loop:
         for parameter in state.parameters:
             parameter.grad = None
         try:
-            with self._loan():
+            with self.loan():
                 complete = self.batches.complete
                 loss = objective(
                     self.network, self.settings, position.epoch, batch, complete=complete
@@ -306,7 +307,7 @@ class _Loop:
         return rate
 
     def _skip(self, loss: float) -> None:
-        """Count a step that was not taken; after several, go back and slow down."""
+        """Count a step that was not taken; after several, go back and slow down, or give up."""
         position = self.state.position
         position.skipped_steps += 1
         position.skipped_in_a_row += 1
@@ -315,12 +316,9 @@ class _Loop:
         position.skipped_in_a_row = 0
         position.returns += 1
         position.rate_factor *= RATE_AFTER_RETURN
-        if position.returns > MAX_RETURNS:
-            self._give_up(loss)
-        self.state.return_to_good()
-
-    def _give_up(self, loss: float) -> NoReturn:
-        position = self.state.position
+        if position.returns <= MAX_RETURNS:
+            self.state.return_to_good()
+            return
         named = dict(self.network.named_parameters())
         worst = max(named, key=lambda name: _badness(named[name]))
         self.history.stopped = "failed"
@@ -338,16 +336,15 @@ class _Loop:
         """Return the loss of the averaged weights on the validation rows, in original units."""
         self.network.eval()
         total = 0.0
-        with self.state.averaged(), self._loan(), suppress(DIVERGED):
+        with self.state.averaged(), self.loan(), suppress(DIVERGED):
             for batch in self.validation.in_order(ROWS_VALIDATED_AT_A_TIME):
                 total += float(self.network.standard_loss(*batch)) * len(batch)
             return total / len(self.validation) + self.validation.offset
         return math.nan
 
     def _consider(self, number: int, loss: float) -> None:
-        """Keep the averaged weights if they are the best, and count the epochs since."""
-        self.state.position.stalled_epochs += 1
-        if loss < self.history.best_nll or not self.state.best:
+        """Keep the averaged weights if they are the best."""
+        if loss < self.history.best_nll:
             self.history.best_nll, self.history.best_epoch = loss, number
             self.state.position.stalled_epochs = 0
             with self.state.averaged():
@@ -371,6 +368,7 @@ class _Loop:
             **found._asdict(),
         )
         self.history.epochs.append(epoch)
+        position.stalled_epochs += 1
         self._consider(position.epoch, loss)
         stalled = position.stalled_epochs
         halved_after = max(settings.patience // 3, 1)
@@ -385,7 +383,7 @@ class _Loop:
         return epoch
 
     def _diagnose(self) -> Diagnosis:
-        with self._loan():
+        with self.loan():
             return diagnose(self.network, *self.validation.rows[:2])
 
     def _save(self) -> None:

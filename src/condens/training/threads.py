@@ -43,7 +43,7 @@ def _limits() -> tuple[Callable[[int], object], Callable[[int], int]] | None:
     """Return the functions that set the threads of OpenMP and MKL in the calling thread."""
     try:
         openmp = ctypes.CDLL(None).omp_set_num_threads
-        mkl: Callable[[int], int] = _no_mkl
+        mkl: Callable[[int], int] = int  # without MKL there is nothing to set
         if torch.backends.mkl.is_available():
             library = Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"
             mkl = ctypes.CDLL(str(library)).MKL_Set_Num_Threads_Local
@@ -55,7 +55,3 @@ def _limits() -> tuple[Callable[[int], object], Callable[[int], int]] | None:
     obeyed = torch.get_num_threads() == before + 1
     openmp(before)
     return (openmp, mkl) if obeyed else None
-
-
-def _no_mkl(_: int) -> int:
-    return 0
