@@ -6,8 +6,8 @@ import sys
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import partial
 from typing import Any
 
@@ -47,6 +47,9 @@ DIVERGED: type[RuntimeError] = torch.linalg.LinAlgError  # type: ignore[attr-def
 ROWS_VALIDATED_AT_A_TIME = 4096
 # Said where training fails, and true for the caller of `train`, who has the network.
 KEPT = "The best weights so far are in the network."
+
+# Enables gradients, within `torch.no_grad` too.
+gradients = partial(torch.inference_mode, mode=False)
 
 Callback = Callable[[Epoch], object]
 Context = Callable[[], AbstractContextManager[None]]
@@ -116,19 +119,13 @@ def train(
         with drawing_from(network, loop.state.generator):
             history = loop.run(called, Progress(settings.epochs) if show else None)
     if warn and interrupted.is_set():
-        goes_on = "" if directory is None else " Run the same again to go on."
-        text = f"Training was interrupted {how_far(history)}.{goes_on}"
-        warnings.warn(text, InterruptedWarning, stacklevel=2)
+        again = "" if directory is None else " Run the same again to go on."
+        warnings.warn(
+            f"Training was interrupted {how_far(history)}.{again}", InterruptedWarning, stacklevel=2
+        )
     if warn:
         history.warn(stacklevel=2)
     return history
-
-
-@contextmanager
-def gradients() -> Iterator[None]:
-    """Enable gradients, whether or not the caller does."""
-    with torch.inference_mode(False), torch.enable_grad():
-        yield
 
 
 class _Loop:
@@ -145,10 +142,8 @@ class _Loop:
         self.checkpoint_seconds, self.interrupted = checkpoint_seconds, interrupted
         self.network, self.settings, self.directory = network, settings, directory
         _check_trainable(network, settings)
-        for part in (rows, validation):
-            if part is not None:
-                _check_device(network, part)
-                network.check(part.condition, part.target)
+        for part in filter(None, (rows, validation)):
+            _check_rows(network, part)
         self.identity = {} if directory is None else identity(network, settings, rows, validation)
         if validation is None and settings.validation_fraction and len(rows) > 1:
             rows, validation = rows.split(settings.validation_fraction, settings.seed)
@@ -182,15 +177,12 @@ class _Loop:
 
     def _start(self, rows: Rows) -> None:
         """Give the network its scales and first components, or widen its range of conditions."""
-        if self.settings.start == "keep":
-            self.network.extend_range(rows.condition)
-            return
-        generator = torch.Generator().manual_seed(self.settings.seed)
-        from_data = self.settings.start == "data"
+        start, generator = self.settings.start, torch.Generator().manual_seed(self.settings.seed)
         with self.threads():
-            self.network.prepare(
-                rows.condition, rows.target, generator=generator, from_data=from_data
-            )
+            if start == "keep":
+                self.network.extend_range(rows.condition)
+            else:
+                self.network.prepare(*rows[:2], generator=generator, from_data=start == "data")
 
     @property
     def history(self) -> History:
@@ -201,8 +193,7 @@ class _Loop:
         position = self.state.position
         try:
             if not self.resumed:
-                with self.threads():
-                    self._consider(-1, self._validate())
+                self._consider(-1, self._validate())
             finished = position.done
             while not position.done and not self.interrupted.is_set():
                 with self.threads():
@@ -225,8 +216,7 @@ class _Loop:
                 best = self.history
                 line.close(f"best validation {best.best_nll:.4g} in epoch {best.best_epoch + 1}")
         if position.done:
-            with self.threads():
-                found = problems(self._diagnose())
+            found = problems(self._diagnose())
             self.history.warnings = [str(problem) for problem in found]
             self.history.warning_classes = [type(problem).__name__ for problem in found]
         return self.history
@@ -265,9 +255,12 @@ class _Loop:
             parameter.grad = None
         try:
             with self.loan():
-                complete = self.batches.complete
                 loss = objective(
-                    self.network, self.settings, position.epoch, batch, complete=complete
+                    self.network,
+                    self.settings,
+                    position.epoch,
+                    batch,
+                    complete=self.batches.complete,
                 )
                 if not loss.requires_grad:
                     raise ArgumentError(
@@ -335,10 +328,9 @@ class _Loop:
     def _validate(self) -> float:
         """Return the loss of the averaged weights on the validation rows, in original units."""
         self.network.eval()
-        total = 0.0
-        with self.state.averaged(), self.loan(), suppress(DIVERGED):
-            for batch in self.validation.in_order(ROWS_VALIDATED_AT_A_TIME):
-                total += float(self.network.standard_loss(*batch)) * len(batch)
+        batches = self.validation.in_order(ROWS_VALIDATED_AT_A_TIME)
+        with self.threads(), self.state.averaged(), self.loan(), suppress(DIVERGED):
+            total = sum(float(self.network.standard_loss(*batch)) * len(batch) for batch in batches)
             return total / len(self.validation) + self.validation.offset
         return math.nan
 
@@ -383,7 +375,7 @@ class _Loop:
         return epoch
 
     def _diagnose(self) -> Diagnosis:
-        with self.loan():
+        with self.threads(), self.loan():
             return diagnose(self.network, *self.validation.rows[:2])
 
     def _save(self) -> None:
@@ -402,17 +394,17 @@ def _badness(parameter: Tensor) -> float:
 
 
 def _check_network(network: Any) -> None:
-    if isinstance(network, DensityNetwork):
-        return
-    kind = isinstance(network, type)
-    raise KindError(
-        "network",
-        got=f"is {'the class' if kind else 'a'} {(network if kind else type(network)).__name__}",
-        expected="a DensityNetwork was expected",
-        fix="Make it the backbone of one: MixtureNetwork(backbone, head)."
-        if isinstance(network, nn.Module)
-        else "Pass one, such as MixtureNetwork.of(conditions, targets).",
-    )
+    if not isinstance(network, DensityNetwork):
+        raise KindError(
+            "network",
+            got=f"is the class {network.__name__}"
+            if isinstance(network, type)
+            else f"is a {type(network).__name__}",
+            expected="a DensityNetwork was expected",
+            fix="Make it the backbone of one: MixtureNetwork(backbone, head)."
+            if isinstance(network, nn.Module)
+            else "Pass one, such as MixtureNetwork.of(conditions, targets).",
+        )
 
 
 def _callbacks(given: Any) -> tuple[Callback, ...]:
@@ -473,8 +465,8 @@ def _check_trainable(network: DensityNetwork, settings: Settings) -> None:
         )
 
 
-def _check_device(network: DensityNetwork, rows: Rows) -> None:
-    """Refuse rows on another device than the network's."""
+def _check_rows(network: DensityNetwork, rows: Rows) -> None:
+    """Refuse rows that do not fit the network, or are on another device."""
     device = network.target_scaling.scale.device
     if rows.target.device != device:
         raise ArgumentError(
@@ -483,6 +475,7 @@ def _check_device(network: DensityNetwork, rows: Rows) -> None:
             expected=f"the network is on {device}",
             fix="Move one of them with .to(device).",
         )
+    network.check(rows.condition, rows.target)
 
 
 @torch.no_grad()

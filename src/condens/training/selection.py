@@ -89,8 +89,11 @@ def choose_components(
             )
         chosen = reduce_components(network, data, settings, **options)
     if warn and interrupted.is_set():
-        text = f"The choice was interrupted; its network was trained {how_far(chosen.history)}."
-        warnings.warn(text, InterruptedWarning, stacklevel=2)
+        warnings.warn(
+            f"The choice was interrupted; its network was trained {how_far(chosen.history)}.",
+            InterruptedWarning,
+            stacklevel=2,
+        )
     if warn:
         chosen.history.warn(stacklevel=2)
     return chosen
