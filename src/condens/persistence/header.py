@@ -55,9 +55,16 @@ def check_count(what: str, text: str | bytes) -> None:
 
 
 def check_depth(what: str, value: Any) -> None:
-    """Refuse values nested so deeply that walking through them could exhaust the stack."""
+    """Refuse values nested so deeply that walking through them could exhaust the stack.
+
+    Refuses keys too that JSON would turn into text, such as numbers.
+    """
     level = [value]
     for _ in range(MAX_JSON_DEPTH):
+        objects = [v for v in level if isinstance(v, dict)]
+        for key in chain.from_iterable(objects):
+            if not isinstance(key, str):
+                raise ModelFileError(f"the key {short(key)} is no text")
         children = (v.values() if isinstance(v, dict) else v for v in level)
         level = [v for v in chain.from_iterable(children) if isinstance(v, dict | list | tuple)]
         if not level:
