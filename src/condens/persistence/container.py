@@ -10,6 +10,7 @@ import os
 import stat
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from io import BufferedReader
 from pathlib import Path
 from typing import Any
@@ -145,17 +146,14 @@ def pack(document: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> bytes:
         ) from error
     data: bytes = safetensors.torch.save(plain, metadata={"condens": text})
     length = int.from_bytes(data[:8], "little")
+    refuse = partial(ArgumentError, fix="Keep less in it.")
     if length > MAX_HEADER_BYTES:
-        raise ArgumentError(
+        raise refuse(
             "document",
             got="is too large",
             expected=f"at most {MAX_HEADER_BYTES} bytes go before the tensors",
-            fix="Keep less in it.",
         )
-    try:
-        check_count("document", data[8 : 8 + length])
-    except ModelFileError as error:
-        raise ArgumentError(str(error)) from None
+    check_count("document", data[8 : 8 + length], refuse)
     return data
 
 

@@ -56,13 +56,14 @@ def diagnose(network: DensityNetwork, condition: Tensor, target: Tensor) -> Diag
     usage = responsibilities.mean(0)
     used = _entropy(usage)
     distinct = used - _entropy(responsibilities).mean()
+    # Half the squared distance from the nearest component; its tail is that of χ².
+    half_square = (mixture.peak_log_prob() - density).amin(-1)
+    tail = torch.special.gammaincc(half_square.new_tensor(x.shape[1] / 2), half_square)
     return Diagnosis(
         float(used.exp()),
         float(distinct.clamp(min=0).exp()),
         mixture.largest_condition_number(MAX_MULTIPLICATIONS),
-        float(
-            _beyond(2 * (mixture.peak_log_prob() - density).amin(-1), x.shape[1]).double().mean()
-        ),
+        float((tail < UNEXPLAINED_PROBABILITY).double().mean()),
         usage.tolist(),
     )
 
@@ -109,9 +110,3 @@ def problems(found: Diagnosis) -> list[CondensWarning]:
 
 def _entropy(probabilities: Tensor) -> Tensor:
     return -torch.special.xlogy(probabilities, probabilities).sum(-1)
-
-
-def _beyond(distance: Tensor, dimensions: int) -> Tensor:
-    """Return whether squared distances lie beyond the 1 − 10⁻⁶ quantile of χ²."""
-    half = distance.new_tensor(dimensions / 2)
-    return torch.special.gammaincc(half, distance / 2) < UNEXPLAINED_PROBABILITY

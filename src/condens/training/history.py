@@ -4,7 +4,7 @@ import csv
 import io
 import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from functools import partial
 from typing import TYPE_CHECKING, Any, get_args, get_origin
 
@@ -97,12 +97,11 @@ class History:
 
     def table(self) -> list[dict[str, Any]]:
         """Return one flat dictionary for each epoch, with the usage as usage_0, usage_1 and on."""
-        lines = []
-        for epoch in self.epochs:
-            line = asdict(epoch)
-            usage = line.pop("usage")
-            lines.append(line | {f"usage_{k}": part for k, part in enumerate(usage)})
-        return lines
+        return [
+            {name: value for name, value in vars(epoch).items() if name != "usage"}
+            | {f"usage_{k}": part for k, part in enumerate(epoch.usage)}
+            for epoch in self.epochs
+        ]
 
     def to_csv(self) -> str:
         """Return the table as text."""

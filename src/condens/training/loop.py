@@ -198,13 +198,8 @@ class _Loop:
             while not position.done and not self.interrupted.is_set():
                 with self.threads():
                     epoch = self._epoch()
-                if epoch is None:
-                    continue
-                if self.directory is not None:
-                    self.directory.log(vars(epoch))
-                self._call(callbacks, epoch)
-                if line is not None:
-                    line.show(epoch)
+                if epoch is not None:
+                    self._report(epoch, callbacks, line)
             if not position.done:
                 self.history.stopped = "interrupted"
             if not finished:
@@ -221,7 +216,10 @@ class _Loop:
             self.history.warning_classes = [type(problem).__name__ for problem in found]
         return self.history
 
-    def _call(self, callbacks: Sequence[Callback], epoch: Epoch) -> None:
+    def _report(self, epoch: Epoch, callbacks: Sequence[Callback], line: Progress | None) -> None:
+        """Log an epoch, call the callbacks with it, and show it."""
+        if self.directory is not None:
+            self.directory.log(vars(epoch))
         try:
             answers = [callback(epoch) for callback in callbacks]
         except BaseException:
@@ -229,6 +227,8 @@ class _Loop:
             raise
         if any(is_truth(answer) and answer for answer in answers) and not self.history.stopped:
             self.history.stopped, self.state.position.done = "callback", True
+        if line is not None:
+            line.show(epoch)
 
     def _epoch(self) -> Epoch | None:
         """Go through the rest of an epoch; return it, or None where it was interrupted."""
@@ -380,8 +380,9 @@ class _Loop:
 
     def _save(self) -> None:
         if self.directory is not None:
-            values = {"identity": self.identity, **self.state.values()}
-            self.directory.save(self.state.tensors(), values)
+            self.directory.save(
+                self.state.tensors(), {"identity": self.identity, **self.state.values()}
+            )
             self.saved = time.monotonic()
 
 

@@ -25,14 +25,11 @@ from torch import Tensor, nn
 
 from condens.data import Rows
 from condens.errors import CondensError, RunDirectoryError
-from condens.files import append, open_regular, write_whole
+from condens.files import append, open_regular, take_lock, write_whole
 from condens.nn import MLP, DensityNetwork, Head, TableMLP
 from condens.scalars import encode_floats
 from condens.training.settings import Settings
 from condens.training.state import State, Tensors
-
-if os.name == "posix":
-    import fcntl
 
 STATES_KEPT = 2
 _WRITING = (
@@ -77,7 +74,7 @@ class RunDirectory:
                 "a run has one writer",
                 "Wait for it to end, stop it, or name another directory.",
             ):
-                _lock(file)
+                take_lock(file)
             with self._refusing(*_WRITING):
                 self._next = 1 + max(self._numbers(), default=-1)
             self._lock = lock.pop_all()
@@ -172,16 +169,6 @@ class RunDirectory:
         return self.path / f"state-{number:08d}.{kind}"
 
 
-def _lock(descriptor: int) -> None:
-    """Take the lock that the system lets go of when the process dies, however it dies."""
-    if os.name == "posix":
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    else:
-        import msvcrt
-
-        msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)  # type: ignore[attr-defined]
-
-
 def _digest(data: bytes, values: dict[str, Any]) -> str:
     # JSON of JSON is the same text: numbers are written with all their digits.
     return hashlib.sha256(data + json.dumps(values).encode()).hexdigest()
@@ -227,30 +214,25 @@ def identity(
         if tensor is not None
     ]
     data = hashlib.sha256(repr(hashes).encode()).hexdigest()
-    # Through JSON and back, as the one it will be compared with.
-    given: dict[str, Any] = json.loads(json.dumps(settings.to_dict()))
-    return {"network": _architecture(network), "settings": given, "data": data}
+    return {"network": _architecture(network), "settings": settings.to_dict(), "data": data}
 
 
 def check_same(path: Path, theirs: Any, ours: Identity) -> None:
     """Refuse to go on with a run that had another network, other settings or other data."""
-    if theirs == ours:
-        return
-    before = theirs if isinstance(theirs, Mapping) else {}
-    other = _differences(before.get("settings"), ours["settings"])
-    layers = _differences(before.get("network"), ours["network"])
-    if other:
-        got, expected = f"holds a run with other {', '.join(other)}", "a run keeps its settings"
-    elif layers:
-        got, expected = f"holds another network (see {layers[0]})", "a run keeps its network"
-    else:
-        got, expected = "holds a run on other data", "a run keeps its data"
-    raise RunDirectoryError(
-        str(path),
-        got=got,
-        expected=expected,
-        fix="Use the same again to go on, or name another directory.",
-    )
+    if theirs != ours:
+        before = theirs if isinstance(theirs, Mapping) else {}
+        settings = _differences(before.get("settings"), ours["settings"])
+        layers = _differences(before.get("network"), ours["network"])
+        raise RunDirectoryError(
+            str(path),
+            got=f"holds a run with other {', '.join(settings)}"
+            if settings
+            else f"holds another network (see {layers[0]})"
+            if layers
+            else "holds a run on other data",
+            expected="a run keeps its network, settings and data",
+            fix="Use the same again to go on, or name another directory.",
+        )
 
 
 def _architecture(network: DensityNetwork) -> dict[str, str]:
@@ -284,10 +266,8 @@ def _options(module: nn.Module) -> Iterator[tuple[str, str]]:
     for name in _HOOKS:
         if hooks := list(vars(module).get(name, {}).values()):
             yield name, _describe(hooks)
-    lasting = module.state_dict(keep_vars=True).keys()
-    for name, buffer in module.named_buffers(recurse=False):
-        if name not in lasting:
-            yield name, _describe(buffer)
+    for name in sorted(module._non_persistent_buffers_set):
+        yield name, _describe(module._buffers[name])
 
 
 def _describe(value: Any, depth: int = 8) -> str:
