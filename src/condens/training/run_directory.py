@@ -282,7 +282,8 @@ def _describe(value: Any, depth: int = 8) -> str:
     if isinstance(value, Mapping | list | tuple | set | frozenset):
         parts = [*value.keys(), *value.values()] if isinstance(value, Mapping) else value
         texts = [_describe(part, depth - 1) for part in parts]
-        return f"{kind} {sorted(texts) if isinstance(value, set | frozenset) else texts}"
+        unordered = isinstance(value, set | frozenset)
+        return f"{kind} [{', '.join(sorted(texts) if unordered else texts)}]"
     if hasattr(value, "func") and hasattr(value, "args"):  # functools.partial
         return _describe([value.func, value.args, getattr(value, "keywords", None)], depth - 1)
     if hasattr(value, "__qualname__"):  # a function or a class
