@@ -92,7 +92,7 @@ def test_what_a_living_writer_has_stays(tmp_path):
 
 
 def test_files_of_others_stay(tmp_path, part):
-    """Links, pipes and names that are nearly ours, however they came there."""
+    """Links, pipes and names that are nearly ours, however they got there."""
     (tmp_path / "mine").write_text("mine")
     link = tmp_path / f".condens-{'0' * 16}.part"
     link.symlink_to(tmp_path / "mine")

@@ -100,6 +100,16 @@ def append(path: Path, data: bytes) -> None:
         file.write(data)
 
 
+def take_lock(descriptor: int) -> None:
+    """Lock an open file, or raise `OSError`; however its process dies, the system unlocks it."""
+    if os.name == "posix":
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    else:
+        import msvcrt
+
+        msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)  # type: ignore[attr-defined]
+
+
 def _new_part(directory: Path) -> tuple[Path, int]:
     """Create a file under a new name, locked for as long as its writer lives."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
@@ -125,7 +135,7 @@ def _remove_parts(directory: Path) -> None:
             with suppress(OSError):
                 descriptor = open_regular(directory / name, follow=False)
                 try:
-                    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    take_lock(descriptor)
                     (directory / name).unlink()
                 finally:
                     os.close(descriptor)

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from torch import nn
 
@@ -55,6 +55,4 @@ def load(
             expected=f"that needs scikit-learn ({error})",
             fix="Install it: pip install 'condens[sklearn]'.",
         ) from error
-    maker: Any = backbone
-    model: MDNRegressor = MDNRegressor.load(path, backbone=maker)
-    return model
+    return MDNRegressor.load(path, backbone=cast("Any", backbone))

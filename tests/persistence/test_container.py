@@ -597,7 +597,7 @@ HOSTILE = {
     "keys": lambda: "{" + ",".join(f'"{i}":0' for i in range(1_300_000)) + "}",
     "digits": lambda: filled('{"x":', "9", "}"),
     "long numbers": lambda: filled('{"x":[', "9" * 4300 + ",", "0]}"),
-    "a share": lambda: filled('{"x":0.', "0", "1}"),
+    "a fraction": lambda: filled('{"x":0.', "0", "1}"),
     "an exponent": lambda: filled('{"x":1e', "9", "}"),
     "text": lambda: filled('{"x":"', "a", '"}'),
     "letters": lambda: filled('{"x":"', "\\u00e9", '"}'),

@@ -168,7 +168,7 @@ class TestFrozen:
 
 
 @pytest.mark.parametrize(
-    ("network", "told"),
+    ("network", "expected"),
     [
         (
             nn.Linear(2, 2),
@@ -187,14 +187,14 @@ class TestFrozen:
         ),
     ],
 )
-def test_networks_that_are_none(network, told):
+def test_networks_that_are_none(network, expected):
     with pytest.raises(KindError) as raised:
         train(network, rows(), SHORT)
-    assert str(raised.value) == told
+    assert str(raised.value) == expected
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "told"),
+    ("name", "value", "expected"),
     [
         (
             "settings",
@@ -230,14 +230,14 @@ def test_networks_that_are_none(network, told):
         ),
     ],
 )
-def test_arguments_that_are_none(name, value, told):
+def test_arguments_that_are_none(name, value, expected):
     with pytest.raises(ArgumentError) as raised:
         train(made(), rows(), **{name: value})
-    assert str(raised.value) == f"{name} {told}"
+    assert str(raised.value) == f"{name} {expected}"
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "expected"),
     [
         (
             lambda network: network.head.double(),
@@ -260,12 +260,12 @@ def test_arguments_that_are_none(name, value, told):
         ),
     ],
 )
-def test_networks_that_cannot_start(change, told):
+def test_networks_that_cannot_start(change, expected):
     network = made()
     change(network)
     with pytest.raises(ArgumentError) as raised:
         train(network, rows(), SHORT)
-    assert str(raised.value) == told
+    assert str(raised.value) == expected
 
 
 def test_nan_that_a_run_directory_replaces_is_no_error(tmp_path):

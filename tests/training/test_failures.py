@@ -102,6 +102,22 @@ def test_an_epoch_without_a_good_step_changes_nothing():
         assert torch.equal(tensor, untouched.state_dict()[name]), name
 
 
+def test_a_first_validation_that_is_not_finite_can_be_improved_on():
+    class Late(FullHead):
+        validations = 0
+
+        def loss(self, features, target, weights=None, **options):
+            loss = super().loss(features, target, weights, **options)
+            self.validations += not self.training
+            return loss * (NAN if self.validations == 1 and not self.training else 1.0)
+
+    torch.manual_seed(3)
+    network = MixtureNetwork(MLP(2, 8), Late(8, 2, 2), condition_columns=2)
+    history = train(network, data(), settings(epochs=2))
+    losses = [epoch.validation_nll for epoch in history.epochs]
+    assert history.best_nll == min(losses) == losses[history.best_epoch]
+
+
 @pytest.mark.parametrize("how", ["loss", "error"])
 def test_after_five_in_a_row_the_weights_go_back_and_the_rate_falls(how):
     network = faulty(lambda count: 14 <= count <= 18, how)

@@ -94,10 +94,10 @@ def test_every_setting(place, name):
 def test_every_option_of_a_network(place, name):
     if OTHER_OPTIONS[name] is None:
         return
-    value, told = OTHER_OPTIONS[name]
+    value, part = OTHER_OPTIONS[name]
     with pytest.raises(RunDirectoryError) as raised:
         train(runs.network(**{name: value}), (X, Y), runs.settings(), directory=place)
-    assert f"holds another network (see {told}), but a run keeps its network" in str(raised.value)
+    assert f"holds another network (see {part}), but a run keeps its network" in str(raised.value)
 
 
 def test_the_same_is_the_same(place):
@@ -109,7 +109,7 @@ def test_the_same_is_the_same(place):
 
 
 @pytest.mark.parametrize(
-    ("one", "other", "told"),
+    ("one", "other", "part"),
     [
         (MLP(2, 5, activation="relu"), MLP(2, 5, activation="tanh"), "backbone.activation"),
         (nn.Sequential(nn.Linear(2, 5), nn.Dropout(0.1)),) * 2 + (None,),
@@ -130,13 +130,13 @@ def test_the_same_is_the_same(place):
         ),
     ],
 )
-def test_modules_of_torch(tmp_path, one, other, told):
+def test_modules_of_torch(tmp_path, one, other, part):
     trained(tmp_path, MixtureNetwork(one, FullHead(5, 2, 2), condition_columns=2))
     second = MixtureNetwork(other, FullHead(5, 2, 2), condition_columns=2)
-    if told is None:
+    if part is None:
         trained(tmp_path, second)
     else:
-        assert refusal(tmp_path, second).startswith(f"another network (see {told}), but")
+        assert refusal(tmp_path, second).startswith(f"another network (see {part}), but")
 
 
 class Own(nn.Module):
@@ -186,8 +186,8 @@ def test_what_a_module_keeps(tmp_path, kind):
 
     trained(tmp_path, network(one))
     trained(tmp_path, network(one))
-    told = refusal(tmp_path, network(other))
-    assert told.startswith(f"another network (see backbone.{name}), but")
+    text = refusal(tmp_path, network(other))
+    assert text.startswith(f"another network (see backbone.{name}), but")
 
 
 def buffered(value, persistent):
@@ -215,8 +215,8 @@ def test_frozen_weights(tmp_path):
         return made
 
     trained(tmp_path, network(train=False))
-    told = refusal(tmp_path, network(train=True))
-    assert told.startswith("another network (see backbone.layers.0.weight)")
+    text = refusal(tmp_path, network(train=True))
+    assert text.startswith("another network (see backbone.layers.0.weight)")
 
 
 def test_hooks(tmp_path):

@@ -26,8 +26,8 @@ def outcome(tmp_path, *arguments):
 @pytest.mark.parametrize("moment", EARLY)
 def test_before_the_first_epoch_the_model_is_as_it_was(tmp_path, moment):
     found = outcome(tmp_path, "fit", moment)
-    told = "fit was interrupted before its first epoch ended. The model is as it was."
-    assert found["raised"] == told
+    expected = "fit was interrupted before its first epoch ended. The model is as it was."
+    assert found["raised"] == expected
     assert found["new"] == []
 
 
@@ -147,10 +147,10 @@ class TestInterruption:
         assert found == [False]
 
 
-def test_how_far_a_run_came():
+def test_how_far_a_run_got():
     epoch = Epoch(**dict.fromkeys(Epoch.__dataclass_fields__, 0.0))
     assert how_far(History()) == "before its first epoch ended"
-    told = how_far(History(epochs=3 * [epoch], best_epoch=1))
-    assert told == "after epoch 3, with the best weights so far, of epoch 2"
-    told = how_far(History(epochs=3 * [epoch]))
-    assert told == "after epoch 3, with the best weights so far, the first ones"
+    text = how_far(History(epochs=3 * [epoch], best_epoch=1))
+    assert text == "after epoch 3, with the best weights so far, of epoch 2"
+    text = how_far(History(epochs=3 * [epoch]))
+    assert text == "after epoch 3, with the best weights so far, the first ones"

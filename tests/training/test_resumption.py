@@ -83,7 +83,7 @@ def test_every_tensor(tmp_path, written):
 def test_unknown_tensors(tmp_path, written, name):
     tensors, values = written
     text = outcome(tmp_path / "run", {**tensors, name: torch.zeros(2)}, values)
-    assert f"holds a state that has an unknown {name!r}, but a run goes on from what" in text
+    assert f"that cannot be read (it has an unknown {name!r}), but a run goes on from what" in text
 
 
 def test_generators_that_are_none(tmp_path, written):

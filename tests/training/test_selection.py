@@ -53,7 +53,7 @@ def test_a_network_without_some_components_is_their_mixture(covariance):
 
 
 def test_targets_that_are_all_incomplete():
-    """No row is whole: what a component matters is told by the marginals."""
+    """No row is whole: the marginals say which components matter."""
     condition, target = modes(3)
     target[torch.arange(len(target)), torch.randint(2, (len(target),))] = torch.nan
     torch.manual_seed(0)

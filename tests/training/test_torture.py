@@ -34,10 +34,10 @@ def with_outlier(value):
     return x, y
 
 
-def with_gaps(share):
+def with_gaps(fraction):
     x, y = ridge()
     generator = torch.Generator().manual_seed(2)
-    return x, y.masked_fill(torch.rand(y.shape, generator=generator) < share, NAN)
+    return x, y.masked_fill(torch.rand(y.shape, generator=generator) < fraction, NAN)
 
 
 def cauchy():

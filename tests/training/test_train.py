@@ -214,13 +214,13 @@ class TestObjective:
         settings = short(bound=bound, bound_epochs=3)
         parameters = network.head.parameters_of(network.features(batch.condition))
         each = self.BOUNDS[bound](batch.target, *parameters)
-        shares = weights / weights.sum()
+        normalised = weights / weights.sum()
         for epoch in (0, 2):
             found = objective(network, settings, epoch, batch)
-            assert_close(found, (shares * each).sum(), rtol=1e-10, atol=1e-12)
+            assert_close(found, (normalised * each).sum(), rtol=1e-10, atol=1e-12)
         exact = network.standard_loss(*batch)
         assert_close(objective(network, settings, 3, batch), exact, rtol=0, atol=0)
-        assert abs(exact - (shares * each).sum()) > 1e-3
+        assert abs(exact - (normalised * each).sum()) > 1e-3
 
     @pytest.mark.parametrize("bound", BOUNDS)
     def test_a_bound_is_over_the_complete_rows(self, bound):
@@ -249,8 +249,8 @@ class TestObjective:
         weights = torch.rand(200, dtype=torch.float64)
         batch = self.batch(network, weights)
         torch.nn.init.normal_(network.head.linear.bias)
-        shares = network.head(network.features(batch.condition)).weights
-        entropy = -(shares * shares.log()).sum(-1)
+        probabilities = network.head(network.features(batch.condition)).weights
+        entropy = -(probabilities * probabilities.log()).sum(-1)
         plain = objective(network, short(), 0, batch)
         found = objective(network, short(entropy=0.7), 0, batch)
         expected = plain - 0.7 * (weights / weights.sum() * entropy).sum()
@@ -377,7 +377,7 @@ class TestStopping:
         assert (history.rows, history.validation_rows) == (150, 50)
         assert [epoch.steps for epoch in history.epochs] == [3, 3]
 
-    def test_no_share_validates_on_the_training_rows(self):
+    def test_no_fraction_validates_on_the_training_rows(self):
         x, y = bell()
         network = made(2, 2)
         history = train(network, (x, y), short(validation_fraction=0.0))
@@ -599,8 +599,8 @@ class TestReports:
         assert list(training.get_ydata()) == [e.train_nll for e in history.epochs]
         assert list(validation.get_ydata()) == [e.validation_nll for e in history.epochs]
         assert best.get_xdata()[0] == history.best_epoch
-        own = Figure().subplots()
-        assert history.plot(own) is own
+        given = Figure().subplots()
+        assert history.plot(given) is given
 
     def test_the_log_has_a_line_an_epoch(self, tmp_path):
         history, _ = self.trained(directory=tmp_path)

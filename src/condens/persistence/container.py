@@ -10,6 +10,7 @@ import os
 import stat
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from io import BufferedReader
 from pathlib import Path
 from typing import Any
@@ -134,7 +135,6 @@ def pack(document: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> bytes:
         )
     try:
         check_depth("document", record)
-        _check_keys(record)
         text = canonical(record)
         text = canonical({**record, "sha256": _digest(text, plain)})
     except (TypeError, ValueError, RecursionError, ModelFileError) as error:
@@ -146,30 +146,15 @@ def pack(document: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> bytes:
         ) from error
     data: bytes = safetensors.torch.save(plain, metadata={"condens": text})
     length = int.from_bytes(data[:8], "little")
+    refuse = partial(ArgumentError, fix="Keep less in it.")
     if length > MAX_HEADER_BYTES:
-        raise ArgumentError(
+        raise refuse(
             "document",
             got="is too large",
             expected=f"at most {MAX_HEADER_BYTES} bytes go before the tensors",
-            fix="Keep less in it.",
         )
-    try:
-        check_count("document", data[8 : 8 + length])
-    except ModelFileError as error:
-        raise ArgumentError(str(error)) from None
+    check_count("document", data[8 : 8 + length], refuse)
     return data
-
-
-def _check_keys(value: Any) -> None:
-    """Refuse keys that would come back as other ones, such as numbers."""
-    if isinstance(value, Mapping):
-        for key, part in value.items():
-            if not isinstance(key, str):
-                raise TypeError(f"the key {short(key)} is no text")
-            _check_keys(part)
-    elif isinstance(value, list | tuple):
-        for part in value:
-            _check_keys(part)
 
 
 def _plain(name: str, tensor: Tensor) -> Tensor:
@@ -234,7 +219,15 @@ def _header(file: BufferedReader) -> tuple[bytes, Document]:
     """Return the bytes up to the end of the header, and what it says."""
     size = os.fstat(file.fileno()).st_size
     start = file.read(9)
-    _refuse_pickle(start)
+    # A length may begin with the bytes of a pickle; then a brace follows it.
+    pickled = start[:1] == b"\x80" and start[1:2] in (b"\2", b"\3", b"\4", b"\5")
+    if start[8:] != b"{" and (pickled or start.startswith(b"PK")):
+        raise ModelFileError(
+            "the file",
+            got="is a pickle" if pickled else "is a zip file, as torch.save makes them of pickles",
+            expected="a pickle could run code when it is opened, and condens opens none",
+            fix="Load it where it was made, and save it with condens.persistence.save.",
+        )
     length = int.from_bytes(start[:8], "little")
     if size < 10:
         raise ModelFileError(
@@ -245,18 +238,6 @@ def _header(file: BufferedReader) -> tuple[bytes, Document]:
         raise ModelFileError("its header", got=f"is said to have {length} bytes", expected=expected)
     start += file.read(length - 1)
     return start, parse("its header", start[8:])
-
-
-def _refuse_pickle(start: bytes) -> None:
-    # A length may begin with the same bytes; then a brace follows it.
-    pickled = start[:1] == b"\x80" and start[1:2] in (b"\2", b"\3", b"\4", b"\5")
-    if start[8:] != b"{" and (pickled or start.startswith(b"PK")):
-        raise ModelFileError(
-            "the file",
-            got="is a pickle" if pickled else "is a zip file, as torch.save makes them of pickles",
-            expected="a pickle could run code when it is opened, and condens opens none",
-            fix="Load it where it was made, and save it with condens.persistence.save.",
-        )
 
 
 def _record(header: Document) -> tuple[str, Document]:

@@ -2,10 +2,11 @@
 
 import json
 import reprlib
+from collections.abc import Callable
 from itertools import chain
 from typing import Any
 
-from condens.errors import ModelFileError
+from condens.errors import CondensError, ModelFileError
 
 # Far more than models need, and read in less than a second.
 MAX_HEADER_BYTES = 16 * 2**20
@@ -41,13 +42,15 @@ def parse(what: str, text: str | bytes) -> dict[str, Any]:
     return value
 
 
-def check_count(what: str, text: str | bytes) -> None:
+def check_count(
+    what: str, text: str | bytes, refuse: Callable[..., CondensError] = ModelFileError
+) -> None:
     """Refuse a JSON text with so many values that reading them takes long, before any is read."""
     # A value is the first of its list or object or follows a comma; some are within strings.
     data = text if isinstance(text, bytes) else text.encode("utf-8", "surrogatepass")
     count = sum(map(data.count, (b"[", b"{", b",")))
     if count > MAX_JSON_VALUES:
-        raise ModelFileError(
+        raise refuse(
             what,
             got=f"holds about {count} values",
             expected=f"at most {MAX_JSON_VALUES} are read",
@@ -55,9 +58,16 @@ def check_count(what: str, text: str | bytes) -> None:
 
 
 def check_depth(what: str, value: Any) -> None:
-    """Refuse values nested so deeply that walking through them could exhaust the stack."""
+    """Refuse values nested so deeply that walking through them could exhaust the stack.
+
+    Refuses keys too that JSON would turn into text, such as numbers.
+    """
     level = [value]
     for _ in range(MAX_JSON_DEPTH):
+        objects = [v for v in level if isinstance(v, dict)]
+        for key in chain.from_iterable(objects):
+            if not isinstance(key, str):
+                raise ModelFileError(f"the key {short(key)} is no text")
         children = (v.values() if isinstance(v, dict) else v for v in level)
         level = [v for v in chain.from_iterable(children) if isinstance(v, dict | list | tuple)]
         if not level:

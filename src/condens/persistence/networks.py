@@ -8,13 +8,14 @@ same document and need exactly the tensors that are there, and only then takes t
 import copy
 import os
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from condens.distributions.dimensions import check_names
-from condens.errors import ArgumentError, ModelFileError
+from condens.errors import ArgumentError, CondensError, ModelFileError
 from condens.nn import (
     BACKBONES,
     HEADS,
@@ -30,12 +31,15 @@ from condens.persistence.header import canonical, reason, short
 from condens.transforms import TRANSFORMS, Transform
 
 Backbone = nn.Module | Callable[..., nn.Module]
+# Makes the error for a fault of a network: of a file, or of the user's.
+Refuse = Callable[..., CondensError]
 
 _DTYPES = {
     str(dtype).removeprefix("torch."): dtype
     for dtype in (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 }
 _CUSTOM = {"kind": "custom"}
+_SPECIAL = "what is special belongs in the backbone."
 KIND = "network"
 
 
@@ -110,12 +114,10 @@ def network_to_dict(network: DensityNetwork) -> dict[str, Any]:
     5
     """
     document = _describe(network)
-    custom = tuple(f"{place}." for place in _custom_places(document))
-    known = {n: t for n, t in network.state_dict().items() if not n.startswith(custom)}
-    fault = _difference(_build(document).state_dict(), known) or _bad_scale(network)
-    if fault is not None:
-        fix = "Save networks as condens makes them; what is special belongs in the backbone."
-        raise ArgumentError(**fault, fix=fix)
+    known = _known(document, network.state_dict())
+    refuse = partial(ArgumentError, fix=f"Save networks as condens makes them; {_SPECIAL}")
+    _check_tensors(_build(document).state_dict(), known, refuse)
+    _check_scales(network, refuse)
     return document
 
 
@@ -141,20 +143,35 @@ def network_from_dict(
     """
     tensors = _below(prefix, tensors)
     network = _checked(document, tensors)
-    custom = _custom_backbones(document, tensors, backbone)
+    custom = {
+        place: _instance(backbone, _below(f"{place}.", tensors))
+        for place in _custom_places(document)
+    }
+    if backbone is not None and not custom:
+        raise ArgumentError(
+            "backbone",
+            got="was given",
+            expected="the file describes its backbone",
+            fix="Leave it out.",
+        )
     expected = dict(network.state_dict())
     for place, module in custom.items():
         expected |= module.state_dict(prefix=f"{place}.")
-    fault = _difference(expected, tensors)
-    if fault is None:
-        network.load_state_dict({name: tensors[name] for name in network.state_dict()}, assign=True)
-        fault = _bad_scale(network)
-    if fault is not None:
-        raise ModelFileError(**fault)
+    _check_tensors(expected, tensors, ModelFileError)
+    network.load_state_dict(_known(document, tensors), assign=True)
+    _check_scales(network, ModelFileError)
     for place, module in custom.items():
         module.load_state_dict(_below(f"{place}.", tensors))
-        _check_taken(place, module, tensors)
         network.set_submodule(place, module)
+    # Two names of one tensor in a backbone can be two tensors in the file.
+    for name, tensor in network.state_dict().items():
+        if not torch.equal(tensor, tensors[name]):
+            raise ModelFileError(
+                f"tensor {short(name)}",
+                got="has a value of its own",
+                expected="the given backbone keeps another value for it",
+                fix="Pass a backbone that shares the same tensors as the saved one.",
+            )
     return network.eval()
 
 
@@ -192,24 +209,20 @@ def _describe(network: nn.Module, *, made: bool = False) -> dict[str, Any]:
 
 def _build(document: Mapping[str, Any]) -> DensityNetwork:
     """Return the network of a document without memory, an Identity in place of custom backbones."""
-    if document["kind"] == "ensemble":
-        members = [_build(member) for member in document["members"]]
-        with torch.device("meta"):
-            network: DensityNetwork = Ensemble(members)  # type: ignore[arg-type]
-    else:
+    with torch.device("meta"):
+        if document["kind"] == "ensemble":
+            members: list[Any] = [_build(member) for member in document["members"]]
+            return Ensemble(members)
         transforms = document["transforms"]
-        with torch.device("meta"):
-            network = MixtureNetwork(
-                _build_backbone(document["backbone"]),
-                head_from_dict(document["head"]),
-                condition_columns=document["condition_columns"],
-                condition_codes=document["condition_codes"],
-                transforms=None
-                if transforms is None
-                else list(map(Transform.from_dict, transforms)),
-            )
-        network.to(_DTYPES[document["dtype"]])
-        network.names = check_names(document["names"], network.dimensions)
+        network = MixtureNetwork(
+            _build_backbone(document["backbone"]),
+            head_from_dict(document["head"]),
+            condition_columns=document["condition_columns"],
+            condition_codes=document["condition_codes"],
+            transforms=None if transforms is None else list(map(Transform.from_dict, transforms)),
+        )
+    network.to(_DTYPES[document["dtype"]])
+    network.names = check_names(document["names"], network.dimensions)
     return network
 
 
@@ -291,28 +304,8 @@ def _custom_places(document: Mapping[str, Any]) -> list[str]:
     return ["backbone"] if document["backbone"] == _CUSTOM else []
 
 
-def _custom_backbones(
-    document: Mapping[str, Any], tensors: Mapping[str, Tensor], backbone: Backbone | None
-) -> dict[str, nn.Module]:
-    """Return one module, of the precision that is there, for each place that needs one."""
-    places = _custom_places(document)
-    if backbone is not None and not places:
-        raise ArgumentError(
-            "backbone",
-            got="was given",
-            expected="the file describes its backbone",
-            fix="Leave it out.",
-        )
-    made = {}
-    for place in places:
-        module = made[place] = _instance(backbone)
-        floats = {t.dtype for t in _below(f"{place}.", tensors).values() if t.is_floating_point()}
-        if len(floats) == 1:
-            module.to(floats.pop())
-    return made
-
-
-def _instance(backbone: Backbone | None) -> nn.Module:
+def _instance(backbone: Backbone | None, tensors: Mapping[str, Tensor]) -> nn.Module:
+    """Return a custom backbone, in the precision of the tensors that it will take."""
     if backbone is None:
         raise ModelFileError(
             "its backbone",
@@ -321,8 +314,9 @@ def _instance(backbone: Backbone | None) -> nn.Module:
             fix="Pass backbone=, a function that makes one like it.",
         )
     if isinstance(backbone, nn.Module):
-        return copy.deepcopy(backbone)
-    made = backbone() if callable(backbone) else backbone
+        made = copy.deepcopy(backbone)
+    else:
+        made = backbone() if callable(backbone) else backbone
     if not isinstance(made, nn.Module):
         raise ArgumentError(
             "backbone",
@@ -330,67 +324,57 @@ def _instance(backbone: Backbone | None) -> nn.Module:
             expected="a torch.nn.Module was expected",
             fix="Pass a module, or a function without arguments that returns one.",
         )
-    return made
-
-
-def _check_taken(place: str, module: nn.Module, tensors: Mapping[str, Tensor]) -> None:
-    # Two names of one tensor in the module can be two tensors in the file.
-    for name, tensor in module.state_dict(prefix=f"{place}.").items():
-        if not torch.equal(tensor, tensors[name]):
-            raise ModelFileError(
-                f"tensor {short(name)}",
-                got="has a value of its own",
-                expected="the given backbone keeps another value for it",
-                fix="Pass a backbone that shares the same tensors as the saved one.",
-            )
+    floats = {tensor.dtype for tensor in tensors.values() if tensor.is_floating_point()}
+    return made.to(floats.pop()) if len(floats) == 1 else made
 
 
 def _below(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {n.removeprefix(prefix): t for n, t in tensors.items() if n.startswith(prefix)}
 
 
-def _difference(
-    expected: Mapping[str, Tensor], tensors: Mapping[str, Tensor]
-) -> dict[str, str] | None:
-    """Return what is wrong with the first tensor that is not as expected, as parts of an error."""
+def _known(document: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return the tensors outside custom backbones."""
+    custom = tuple(f"{place}." for place in _custom_places(document))
+    return {name: t for name, t in tensors.items() if not name.startswith(custom)}
+
+
+def _check_tensors(
+    expected: Mapping[str, Tensor], tensors: Mapping[str, Tensor], refuse: Refuse
+) -> None:
+    """Refuse tensors that are missing, unknown, or of another shape or precision."""
     for name in sorted(expected.keys() | tensors.keys()):
-        ours, theirs = tensors.get(name), expected.get(name)
+        ours, theirs, subject = tensors.get(name), expected.get(name), f"tensor {short(name)}"
         if ours is None:
-            return _parts(f"tensor {short(name)}", "is missing", "the architecture has it")
+            raise refuse(subject, got="is missing", expected="the architecture has it")
         if theirs is None:
-            return _parts(
-                f"tensor {short(name)}", "is there", "the architecture has no such tensor"
-            )
+            raise refuse(subject, got="is there", expected="the architecture has no such tensor")
         if ours.shape != theirs.shape or ours.dtype != theirs.dtype:
-            got = f"has shape {list(ours.shape)} and {ours.dtype}"
-            expected_form = f"{list(theirs.shape)} and {theirs.dtype} fit"
-            return _parts(f"tensor {short(name)}", got, expected_form)
-    return None
+            raise refuse(
+                subject,
+                got=f"has shape {list(ours.shape)} and {ours.dtype}",
+                expected=f"{list(theirs.shape)} and {theirs.dtype} fit",
+            )
 
 
-def _bad_scale(network: nn.Module) -> dict[str, str] | None:
-    """Return what is wrong with the first scaling that cannot be used, as parts of an error."""
+def _check_scales(network: nn.Module, refuse: Refuse) -> None:
+    """Refuse scalings that cannot be used."""
     for name, module in network.named_modules():
         if isinstance(module, Standardiser):
             codes = slice(module.free, None)
             if not bool((module.scale > 0).all()):
-                return _parts(f"{name}.scale", "is not above zero", "a scale divides")
+                raise refuse(f"{name}.scale", got="is not above zero", expected="a scale divides")
             if bool(((module.location[codes] != 0) | (module.scale[codes] != 1)).any()):
-                return _parts(name, "changes codes", "categories stay as they are")
-        if isinstance(module, ConditionScaling) and not _is_range(module):
-            return _parts(name, "has bounds that are no range", "lower ≤ upper was expected")
-    return None
-
-
-def _parts(subject: str, got: str, expected: str) -> dict[str, str]:
-    return {"subject": subject, "got": got, "expected": expected}
-
-
-def _is_range(scaling: ConditionScaling) -> bool:
-    """Return whether every column has a range or an empty one; codes have none."""
-    empty = (scaling.lower == EMPTY) & (scaling.upper == -EMPTY)
-    whole = empty | (scaling.lower <= scaling.upper)
-    return bool(whole.all() & empty[scaling.free :].all())
+                raise refuse(name, got="changes codes", expected="categories stay as they are")
+        if isinstance(module, ConditionScaling):
+            # Every column has a range or an empty one; codes have none.
+            empty = (module.lower == EMPTY) & (module.upper == -EMPTY)
+            whole = empty | (module.lower <= module.upper)
+            if not bool(whole.all() & empty[module.free :].all()):
+                raise refuse(
+                    name,
+                    got="has bounds that are no range",
+                    expected="lower ≤ upper was expected",
+                )
 
 
 def _unknown(argument: str, value: object, expected: str) -> ArgumentError:
@@ -398,5 +382,5 @@ def _unknown(argument: str, value: object, expected: str) -> ArgumentError:
         argument,
         got=f"is {type(value).__name__}",
         expected=expected,
-        fix="Use one of these; what is special belongs in the backbone.",
+        fix=f"Use one of these; {_SPECIAL}",
     )

@@ -30,15 +30,15 @@ class Batches:
     """
 
     def __init__(self, network: DensityNetwork, rows: Rows) -> None:
-        shares = rows.normalised_weights
+        weights = rows.normalised_weights
         # Integer targets are spread over their cells, anew in every epoch.
         self.discrete = (network, rows.target) if network.discrete else None
         real = network.real_target(rows.target, Generator(rows.target.device).manual_seed(0))
-        self.offset = float(network.log_scale(real, shares))
+        self.offset = float(network.log_scale(real, weights))
         self.rows = Rows(
             network.standardise_condition(rows.condition),
             network.target_scaling(real).to(network.dtype),
-            None if shares is None else (shares * len(rows)).to(network.dtype),
+            None if weights is None else (weights * len(rows)).to(network.dtype),
         )
         self.complete = not bool(self.rows.target.isnan().any())
 

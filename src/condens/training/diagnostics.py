@@ -56,61 +56,57 @@ def diagnose(network: DensityNetwork, condition: Tensor, target: Tensor) -> Diag
     usage = responsibilities.mean(0)
     used = _entropy(usage)
     distinct = used - _entropy(responsibilities).mean()
+    # Half the squared distance from the nearest component; its tail is that of χ².
+    half_square = (mixture.peak_log_prob() - density).amin(-1)
+    tail = torch.special.gammaincc(half_square.new_tensor(x.shape[1] / 2), half_square)
     return Diagnosis(
         float(used.exp()),
         float(distinct.clamp(min=0).exp()),
         mixture.largest_condition_number(MAX_MULTIPLICATIONS),
-        float(
-            _beyond(2 * (mixture.peak_log_prob() - density).amin(-1), x.shape[1]).double().mean()
-        ),
+        float((tail < UNEXPLAINED_PROBABILITY).double().mean()),
         usage.tolist(),
     )
 
 
 def problems(found: Diagnosis) -> list[CondensWarning]:
     """Return a warning for every problem, with what to do about it."""
-    problems: list[CondensWarning] = []
-    n_components = len(found.usage)
-    if found.unexplained_fraction > 0.01:
-        problems.append(
+    n_components, used = len(found.usage), found.used_components
+    candidates = [
+        (
+            found.unexplained_fraction > 0.01,
             UnexplainedRowsWarning(
                 f"{found.unexplained_fraction:.1%} of the validation rows are explained by no "
                 "component. Use more components, a larger floor or more target_noise, or look for "
                 "outliers."
-            )
-        )
-    if found.largest_condition_number > 1e10:
-        problems.append(
+            ),
+        ),
+        (
+            found.largest_condition_number > 1e10,
             IllConditionedWarning(
                 f"A covariance has condition number {found.largest_condition_number:.0e}: some "
                 "targets are almost functions of others. Drop them, or raise the floor or "
                 "target_noise."
-            )
-        )
-    if n_components > 1 and found.used_components > 1.5 and found.distinct_components < 1.02:
-        problems.append(
+            ),
+        ),
+        (
+            n_components > 1 and used > 1.5 and found.distinct_components < 1.02,
             CollapsedComponentsWarning(
                 f"All {n_components} components are alike: one would give the same density. Use "
                 "fewer components; if the target should have several modes, train with "
                 "start='data' and without a bound."
-            )
-        )
-    if n_components > 2 and found.used_components < 1.1:
-        problems.append(
+            ),
+        ),
+        (
+            n_components > 2 and used < 1.1,
             UnusedComponentsWarning(
                 f"Nearly all weight is on one of {n_components} components. Use fewer components; "
                 "if the target should have several modes, train with start='data', a smaller "
                 "learning_rate or some entropy."
-            )
-        )
-    return problems
+            ),
+        ),
+    ]
+    return [warning for applies, warning in candidates if applies]
 
 
 def _entropy(probabilities: Tensor) -> Tensor:
     return -torch.special.xlogy(probabilities, probabilities).sum(-1)
-
-
-def _beyond(distance: Tensor, dimensions: int) -> Tensor:
-    """Return whether squared distances lie beyond the 1 − 10⁻⁶ quantile of χ²."""
-    half = distance.new_tensor(dimensions / 2)
-    return torch.special.gammaincc(half, distance / 2) < UNEXPLAINED_PROBABILITY

@@ -4,9 +4,9 @@ import csv
 import io
 import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args, get_origin
 
 from condens.errors import (
     ArgumentError,
@@ -16,9 +16,10 @@ from condens.errors import (
     UnexplainedRowsWarning,
     UnusedComponentsWarning,
 )
-from condens.scalars import as_choice, as_real, as_whole, decode_float, encode_floats
+from condens.scalars import as_choice, as_real, as_truth, as_whole, decode_float, encode_floats
 
 if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
     from matplotlib.axes import Axes
 
 _FIX = "Pass what to_dict returned."
@@ -96,12 +97,11 @@ class History:
 
     def table(self) -> list[dict[str, Any]]:
         """Return one flat dictionary for each epoch, with the usage as usage_0, usage_1 and on."""
-        lines = []
-        for epoch in self.epochs:
-            line = asdict(epoch)
-            usage = line.pop("usage")
-            lines.append(line | {f"usage_{k}": part for k, part in enumerate(usage)})
-        return lines
+        return [
+            {name: value for name, value in vars(epoch).items() if name != "usage"}
+            | {f"usage_{k}": part for k, part in enumerate(epoch.usage)}
+            for epoch in self.epochs
+        ]
 
     def to_csv(self) -> str:
         """Return the table as text."""
@@ -135,73 +135,65 @@ class History:
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything as plain values, for JSON, in which NaN and infinity are words."""
-        return {**_plain(self), "epochs": [_plain(epoch) for epoch in self.epochs]}
+        return {**record_to_dict(self), "epochs": [record_to_dict(epoch) for epoch in self.epochs]}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "History":
         """Return the history of what `to_dict` returned; anything else is refused by name."""
-        record = _read(cls, values)
-        record["epochs"] = [Epoch(**_read(Epoch, epoch)) for epoch in record["epochs"]]
-        names = record["warning_classes"]
-        for name in names:
+        history = cls(**record_from_dict(cls, values))
+        history.epochs = [Epoch(**record_from_dict(Epoch, epoch)) for epoch in history.epochs]
+        for name in history.warning_classes:
             as_choice("warning_classes", name, tuple(_WARNINGS), fix=_FIX)
-        if len(names) != len(record["warnings"]):
+        if len(history.warning_classes) != len(history.warnings):
             raise ArgumentError(
                 "warning_classes",
-                got=f"has {len(names)} names",
-                expected=f"there are {len(record['warnings'])} warnings",
+                got=f"has {len(history.warning_classes)} names",
+                expected=f"there are {len(history.warnings)} warnings",
                 fix=_FIX,
             )
-        return cls(**record)
+        return history
 
 
-def _text(name: str, value: Any) -> str:
-    if not isinstance(value, str):
+def record_to_dict(record: "DataclassInstance") -> dict[str, Any]:
+    """Return the fields of a dataclass as JSON can hold them."""
+    values = {f.name: _plain(f.name, getattr(record, f.name), f.type) for f in fields(record)}
+    return dict(encode_floats(values))
+
+
+def record_from_dict(kind: "type[DataclassInstance]", values: Any) -> dict[str, Any]:
+    """Return the fields of a dataclass from what JSON held."""
+    subject, types = kind.__name__.lower(), {f.name: f.type for f in fields(kind)}
+    _expect(subject, values, Mapping, "a dictionary")
+    if values.keys() != types.keys():
         raise ArgumentError(
-            name, got=f"is {type(value).__name__}", expected="text was expected", fix=_FIX
-        )
-    return str(value)
-
-
-def _number(name: str, value: Any) -> float:
-    return as_real(name, decode_float(value), fits=lambda _: True, fix=_FIX)
-
-
-def _list(name: str, value: Any, each: Callable[[str, Any], Any]) -> list[Any]:
-    if not isinstance(value, list | tuple):
-        raise ArgumentError(
-            name, got=f"is {type(value).__name__}", expected="a list was expected", fix=_FIX
-        )
-    return [each(name, part) for part in value]
-
-
-# By the type of a field, its plain value.
-_CHECKS: Mapping[Any, Callable[[str, Any], Any]] = {
-    int: partial(as_whole, fix=_FIX),
-    float: _number,
-    str: _text,
-    list[float]: lambda name, value: _list(name, value, _number),
-    list[str]: lambda name, value: _list(name, value, _text),
-    list[Epoch]: lambda name, value: _list(name, value, lambda _, part: part),
-}
-
-
-def _plain(record: Epoch | History) -> dict[str, Any]:
-    """Return the fields of a record as JSON can hold them."""
-    values = {f.name: _CHECKS[f.type](f.name, getattr(record, f.name)) for f in fields(record)}
-    plain: dict[str, Any] = encode_floats(values)
-    return plain
-
-
-def _read(kind: type[Epoch | History], values: Any) -> dict[str, Any]:
-    """Return the fields of a record from what JSON held."""
-    names = [f.name for f in fields(kind)]
-    if not isinstance(values, Mapping) or values.keys() != set(names):
-        known = isinstance(values, Mapping)
-        raise ArgumentError(
-            "history",
-            got=f"has {sorted(map(str, values))[:20]}" if known else "is no dictionary",
-            expected=f"{', '.join(names)} were expected",
+            subject,
+            got=f"has {sorted(map(str, values))[:20]}",
+            expected=f"{', '.join(types)} were expected",
             fix=_FIX,
         )
-    return {f.name: _CHECKS[f.type](f.name, values[f.name]) for f in fields(kind)}
+    return {name: _plain(name, values[name], of) for name, of in types.items()}
+
+
+def _plain(name: str, value: Any, kind: Any) -> Any:
+    """Return the plain value of a field of some type."""
+    if get_origin(kind) is not list:
+        return _CHECKS[kind](name, value)
+    _expect(name, value, (list, tuple), "a list")
+    return [_plain(name, part, get_args(kind)[0]) for part in value]
+
+
+def _expect(name: str, value: Any, kind: type | tuple[type, ...], expected: str) -> Any:
+    if not isinstance(value, kind):
+        raise ArgumentError(
+            name, got=f"is {type(value).__name__}", expected=f"{expected} was expected", fix=_FIX
+        )
+    return value
+
+
+_CHECKS: Mapping[Any, Callable[[str, Any], Any]] = {
+    int: partial(as_whole, fix=_FIX),
+    float: lambda name, value: as_real(name, decode_float(value), fits=lambda _: True, fix=_FIX),
+    bool: partial(as_truth, fix=_FIX),
+    str: lambda name, value: str(_expect(name, value, str, "text")),
+    Epoch: lambda _, value: value,
+}

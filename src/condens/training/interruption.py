@@ -31,18 +31,14 @@ def interruption() -> Iterator[threading.Event]:
     """
     main = threading.current_thread() is threading.main_thread()
     before = signal.getsignal(signal.SIGINT) if main else None
-    if isinstance(before, _Handler):
-        yield before.interrupted
-        return
-    handler = _Handler()
-    if before is not signal.default_int_handler:
-        yield handler.interrupted
-        return
-    signal.signal(signal.SIGINT, handler)
+    handler = before if isinstance(before, _Handler) else _Handler()
+    if before is signal.default_int_handler:
+        signal.signal(signal.SIGINT, handler)
     try:
         yield handler.interrupted
     finally:
-        signal.signal(signal.SIGINT, before)
+        if before is signal.default_int_handler:
+            signal.signal(signal.SIGINT, before)
 
 
 def how_far(history: History) -> str:

@@ -6,9 +6,10 @@ import sys
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
-from typing import Any, NoReturn
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext, suppress
+from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -47,7 +48,11 @@ ROWS_VALIDATED_AT_A_TIME = 4096
 # Said where training fails, and true for the caller of `train`, who has the network.
 KEPT = "The best weights so far are in the network."
 
+# Enables gradients, within `torch.no_grad` too.
+gradients = partial(torch.inference_mode, mode=False)
+
 Callback = Callable[[Epoch], object]
+Context = Callable[[], AbstractContextManager[None]]
 
 
 def train(
@@ -114,19 +119,13 @@ def train(
         with drawing_from(network, loop.state.generator):
             history = loop.run(called, Progress(settings.epochs) if show else None)
     if warn and interrupted.is_set():
-        goes_on = "" if directory is None else " Run the same again to go on."
-        text = f"Training was interrupted {how_far(history)}.{goes_on}"
-        warnings.warn(text, InterruptedWarning, stacklevel=2)
+        again = "" if directory is None else " Run the same again to go on."
+        warnings.warn(
+            f"Training was interrupted {how_far(history)}.{again}", InterruptedWarning, stacklevel=2
+        )
     if warn:
         history.warn(stacklevel=2)
     return history
-
-
-@contextmanager
-def gradients() -> Iterator[None]:
-    """Enable gradients, whether or not the caller does."""
-    with torch.inference_mode(False), torch.enable_grad():
-        yield
 
 
 class _Loop:
@@ -143,28 +142,33 @@ class _Loop:
         self.checkpoint_seconds, self.interrupted = checkpoint_seconds, interrupted
         self.network, self.settings, self.directory = network, settings, directory
         _check_trainable(network, settings)
-        for part in (rows, validation):
-            if part is not None:
-                _check_device(network, part)
-                network.check(part.condition, part.target)
+        for part in filter(None, (rows, validation)):
+            _check_rows(network, part)
         self.identity = {} if directory is None else identity(network, settings, rows, validation)
         if validation is None and settings.validation_fraction and len(rows) > 1:
             rows, validation = rows.split(settings.validation_fraction, settings.seed)
         self.batch_size = batch_size(settings, len(rows))
         weights = sum(parameter.numel() for parameter in network.parameters())
-        self.small = min(self.batch_size, len(rows)) * weights < MAX_SMALL_STEP
+        small = min(self.batch_size, len(rows)) * weights < MAX_SMALL_STEP
+        self.threads: Context = one_thread if small else nullcontext
         loaded = None if directory is None else directory.load()
+        self.resumed = loaded is not None
         if loaded is None:
             self._start(rows)
         self.state = State(network, settings)
-        if directory is not None and loaded is not None:
-            directory.resume(self.state, *loaded, self.identity)
+        # In which the network may be called.
+        self.loan: Context = (
+            partial(torch_seeded_by, self.state.generator)
+            if draws_from_torch(network)
+            else nullcontext
+        )
+        if directory is not None:
+            if loaded is not None:
+                directory.resume(self.state, *loaded, self.identity)
             if not self.state.position.done:
                 self.history.stopped = ""
-        _check_weights(network)
-        if directory is not None:
             directory.begin_log(vars(epoch) for epoch in self.history.epochs)
-        self.foreign = draws_from_torch(network)
+        _check_weights(network)
         self.batches = Batches(network, rows)
         self.validation = self.batches if validation is None else Batches(network, validation)
         self.noise = Noise(settings, self.batches.rows, network.condition_codes)
@@ -173,15 +177,12 @@ class _Loop:
 
     def _start(self, rows: Rows) -> None:
         """Give the network its scales and first components, or widen its range of conditions."""
-        if self.settings.start == "keep":
-            self.network.extend_range(rows.condition)
-            return
-        generator = torch.Generator().manual_seed(self.settings.seed)
-        from_data = self.settings.start == "data"
-        with self._threads():
-            self.network.prepare(
-                rows.condition, rows.target, generator=generator, from_data=from_data
-            )
+        start, generator = self.settings.start, torch.Generator().manual_seed(self.settings.seed)
+        with self.threads():
+            if start == "keep":
+                self.network.extend_range(rows.condition)
+            else:
+                self.network.prepare(*rows[:2], generator=generator, from_data=start == "data")
 
     @property
     def history(self) -> History:
@@ -191,39 +192,34 @@ class _Loop:
         """Train to the end, or to an interruption."""
         position = self.state.position
         try:
-            if not self.state.best:
-                with self._threads():
-                    self._consider(-1, self._validate())
+            if not self.resumed:
+                self._consider(-1, self._validate())
             finished = position.done
             while not position.done and not self.interrupted.is_set():
-                with self._threads():
+                with self.threads():
                     epoch = self._epoch()
-                if epoch is None:
-                    continue
-                if self.directory is not None:
-                    self.directory.log(vars(epoch))
-                self._call(callbacks, epoch)
-                if line is not None:
-                    line.show(epoch)
+                if epoch is not None:
+                    self._report(epoch, callbacks, line)
             if not position.done:
                 self.history.stopped = "interrupted"
             if not finished:
                 self._save()
         finally:
-            if self.state.best:
-                self.network.load_state_dict(self.state.best)
+            self.network.load_state_dict(self.state.best)
             self.network.eval()
             if line is not None:
                 best = self.history
                 line.close(f"best validation {best.best_nll:.4g} in epoch {best.best_epoch + 1}")
         if position.done:
-            with self._threads():
-                found = problems(self._diagnose())
+            found = problems(self._diagnose())
             self.history.warnings = [str(problem) for problem in found]
             self.history.warning_classes = [type(problem).__name__ for problem in found]
         return self.history
 
-    def _call(self, callbacks: Sequence[Callback], epoch: Epoch) -> None:
+    def _report(self, epoch: Epoch, callbacks: Sequence[Callback], line: Progress | None) -> None:
+        """Log an epoch, call the callbacks with it, and show it."""
+        if self.directory is not None:
+            self.directory.log(vars(epoch))
         try:
             answers = [callback(epoch) for callback in callbacks]
         except BaseException:
@@ -231,13 +227,8 @@ class _Loop:
             raise
         if any(is_truth(answer) and answer for answer in answers) and not self.history.stopped:
             self.history.stopped, self.state.position.done = "callback", True
-
-    def _threads(self) -> AbstractContextManager[None]:
-        return one_thread() if self.small else nullcontext()
-
-    def _loan(self) -> AbstractContextManager[None]:
-        """Return the context in which the network may be called."""
-        return torch_seeded_by(self.state.generator) if self.foreign else nullcontext()
+        if line is not None:
+            line.show(epoch)
 
     def _epoch(self) -> Epoch | None:
         """Go through the rest of an epoch; return it, or None where it was interrupted."""
@@ -263,10 +254,13 @@ class _Loop:
         for parameter in state.parameters:
             parameter.grad = None
         try:
-            with self._loan():
-                complete = self.batches.complete
+            with self.loan():
                 loss = objective(
-                    self.network, self.settings, position.epoch, batch, complete=complete
+                    self.network,
+                    self.settings,
+                    position.epoch,
+                    batch,
+                    complete=self.batches.complete,
                 )
                 if not loss.requires_grad:
                     raise ArgumentError(
@@ -306,7 +300,7 @@ class _Loop:
         return rate
 
     def _skip(self, loss: float) -> None:
-        """Count a step that was not taken; after several, go back and slow down."""
+        """Count a step that was not taken; after several, go back and slow down, or give up."""
         position = self.state.position
         position.skipped_steps += 1
         position.skipped_in_a_row += 1
@@ -315,12 +309,9 @@ class _Loop:
         position.skipped_in_a_row = 0
         position.returns += 1
         position.rate_factor *= RATE_AFTER_RETURN
-        if position.returns > MAX_RETURNS:
-            self._give_up(loss)
-        self.state.return_to_good()
-
-    def _give_up(self, loss: float) -> NoReturn:
-        position = self.state.position
+        if position.returns <= MAX_RETURNS:
+            self.state.return_to_good()
+            return
         named = dict(self.network.named_parameters())
         worst = max(named, key=lambda name: _badness(named[name]))
         self.history.stopped = "failed"
@@ -337,17 +328,15 @@ class _Loop:
     def _validate(self) -> float:
         """Return the loss of the averaged weights on the validation rows, in original units."""
         self.network.eval()
-        total = 0.0
-        with self.state.averaged(), self._loan(), suppress(DIVERGED):
-            for batch in self.validation.in_order(ROWS_VALIDATED_AT_A_TIME):
-                total += float(self.network.standard_loss(*batch)) * len(batch)
+        batches = self.validation.in_order(ROWS_VALIDATED_AT_A_TIME)
+        with self.threads(), self.state.averaged(), self.loan(), suppress(DIVERGED):
+            total = sum(float(self.network.standard_loss(*batch)) * len(batch) for batch in batches)
             return total / len(self.validation) + self.validation.offset
         return math.nan
 
     def _consider(self, number: int, loss: float) -> None:
-        """Keep the averaged weights if they are the best, and count the epochs since."""
-        self.state.position.stalled_epochs += 1
-        if loss < self.history.best_nll or not self.state.best:
+        """Keep the averaged weights if they are the best."""
+        if loss < self.history.best_nll:
             self.history.best_nll, self.history.best_epoch = loss, number
             self.state.position.stalled_epochs = 0
             with self.state.averaged():
@@ -371,6 +360,7 @@ class _Loop:
             **found._asdict(),
         )
         self.history.epochs.append(epoch)
+        position.stalled_epochs += 1
         self._consider(position.epoch, loss)
         stalled = position.stalled_epochs
         halved_after = max(settings.patience // 3, 1)
@@ -385,13 +375,14 @@ class _Loop:
         return epoch
 
     def _diagnose(self) -> Diagnosis:
-        with self._loan():
+        with self.threads(), self.loan():
             return diagnose(self.network, *self.validation.rows[:2])
 
     def _save(self) -> None:
         if self.directory is not None:
-            values = {"identity": self.identity, **self.state.values()}
-            self.directory.save(self.state.tensors(), values)
+            self.directory.save(
+                self.state.tensors(), {"identity": self.identity, **self.state.values()}
+            )
             self.saved = time.monotonic()
 
 
@@ -404,17 +395,17 @@ def _badness(parameter: Tensor) -> float:
 
 
 def _check_network(network: Any) -> None:
-    if isinstance(network, DensityNetwork):
-        return
-    kind = isinstance(network, type)
-    raise KindError(
-        "network",
-        got=f"is {'the class' if kind else 'a'} {(network if kind else type(network)).__name__}",
-        expected="a DensityNetwork was expected",
-        fix="Make it the backbone of one: MixtureNetwork(backbone, head)."
-        if isinstance(network, nn.Module)
-        else "Pass one, such as MixtureNetwork.of(conditions, targets).",
-    )
+    if not isinstance(network, DensityNetwork):
+        raise KindError(
+            "network",
+            got=f"is the class {network.__name__}"
+            if isinstance(network, type)
+            else f"is a {type(network).__name__}",
+            expected="a DensityNetwork was expected",
+            fix="Make it the backbone of one: MixtureNetwork(backbone, head)."
+            if isinstance(network, nn.Module)
+            else "Pass one, such as MixtureNetwork.of(conditions, targets).",
+        )
 
 
 def _callbacks(given: Any) -> tuple[Callback, ...]:
@@ -475,8 +466,8 @@ def _check_trainable(network: DensityNetwork, settings: Settings) -> None:
         )
 
 
-def _check_device(network: DensityNetwork, rows: Rows) -> None:
-    """Refuse rows on another device than the network's."""
+def _check_rows(network: DensityNetwork, rows: Rows) -> None:
+    """Refuse rows that do not fit the network, or are on another device."""
     device = network.target_scaling.scale.device
     if rows.target.device != device:
         raise ArgumentError(
@@ -485,6 +476,7 @@ def _check_device(network: DensityNetwork, rows: Rows) -> None:
             expected=f"the network is on {device}",
             fix="Move one of them with .to(device).",
         )
+    network.check(rows.condition, rows.target)
 
 
 @torch.no_grad()

@@ -14,9 +14,8 @@ import json
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 import safetensors.torch
@@ -26,16 +25,19 @@ from torch import Tensor, nn
 
 from condens.data import Rows
 from condens.errors import CondensError, RunDirectoryError
-from condens.files import append, open_regular, write_whole
+from condens.files import append, open_regular, take_lock, write_whole
 from condens.nn import MLP, DensityNetwork, Head, TableMLP
 from condens.scalars import encode_floats
 from condens.training.settings import Settings
 from condens.training.state import State, Tensors
 
-if os.name == "posix":
-    import fcntl
-
 STATES_KEPT = 2
+_WRITING = (
+    "cannot be written ({})",
+    "a run keeps its state there; the one before is still good",
+    "Make room, and run again to go on from it.",
+)
+_RESTORE = "Restore the files from a copy, or begin again in another directory."
 _STATE_FILE = re.compile(r"state-([0-9]{8,})\.(json|safetensors)")
 
 Identity = dict[str, Any]
@@ -54,56 +56,46 @@ class RunDirectory:
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
-        self._lock: int | None = None
+        self._lock = ExitStack()
         self._next = 0
 
     def __enter__(self) -> Self:
-        try:
-            self.path.mkdir(parents=True, exist_ok=True)
-            flags = os.O_RDWR | os.O_CREAT
-            self._lock = open_regular(self.path / "lock", flags, follow=False)
-        except (OSError, ValueError) as error:
-            raise RunDirectoryError(
-                str(self.path),
-                got=f"cannot be a run directory ({getattr(error, 'strerror', None) or error})",
-                expected="a run needs one of its own",
-                fix="Name another place.",
-            ) from error
-        try:
-            _lock(self._lock)
-        except OSError as error:
-            self._unlock()
-            raise RunDirectoryError(
-                str(self.path),
-                got="is being written by another process",
-                expected="a run has one writer",
-                fix="Wait for it to end, stop it, or name another directory.",
-            ) from error
-        try:
-            with self._writing():
+        with ExitStack() as lock:
+            with self._refusing(
+                "cannot be a run directory ({})",
+                "a run needs one of its own",
+                "Name another place.",
+            ):
+                self.path.mkdir(parents=True, exist_ok=True)
+                file = open_regular(self.path / "lock", os.O_RDWR | os.O_CREAT, follow=False)
+                lock.callback(os.close, file)
+            with self._refusing(
+                "is being written by another process",
+                "a run has one writer",
+                "Wait for it to end, stop it, or name another directory.",
+            ):
+                take_lock(file)
+            with self._refusing(*_WRITING):
                 self._next = 1 + max(self._numbers(), default=-1)
-        except RunDirectoryError:
-            self._unlock()
-            raise
+            self._lock = lock.pop_all()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._unlock()
+    def __exit__(self, *_: object) -> None:
+        self._lock.close()
 
     def save(self, tensors: dict[str, Tensor], values: dict[str, Any]) -> None:
         """Write a state; states before the last one go."""
         # Cloned: modules may share a tensor, and safetensors refuses that.
         data = safetensors.torch.save({name: t.clone().contiguous() for name, t in tensors.items()})
         text = json.dumps({"sha256": _digest(data, values), "values": values}, indent=1)
-        with self._writing():
-            write_whole(self._tensors(self._next), data)
-            write_whole(self._values(self._next), text.encode())
-            self._remove_through(self._next - STATES_KEPT)
+        with self._refusing(*_WRITING):
+            write_whole(self._file(self._next, "safetensors"), data)
+            write_whole(self._file(self._next, "json"), text.encode())
+            # In the order of their names the JSON goes first: without it there is no state at all.
+            for file in sorted(self.path.iterdir()):
+                ours = _STATE_FILE.fullmatch(file.name)
+                if ours and int(ours[1]) <= self._next - STATES_KEPT:
+                    file.unlink(missing_ok=True)
         self._next += 1
 
     def load(self) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
@@ -113,8 +105,8 @@ class RunDirectory:
             with suppress(
                 OSError, ValueError, KeyError, TypeError, RecursionError, SafetensorError
             ):
-                record = json.loads(_read(self._values(number)))
-                data = _read(self._tensors(number))
+                record = json.loads(_read(self._file(number, "json")))
+                data = _read(self._file(number, "safetensors"))
                 if _digest(data, record["values"]) == record["sha256"]:
                     tensors = safetensors.torch.load(data)
                     # The next state takes the place of a damaged one, not of this.
@@ -126,7 +118,7 @@ class RunDirectory:
             str(self.path),
             got="holds no state that is whole",
             expected="what was written has been changed",
-            fix="Restore the files from a copy, or begin again in another directory.",
+            fix=_RESTORE,
         )
 
     def resume(self, state: State, tensors: Tensors, values: Any, ours: Identity) -> None:
@@ -136,78 +128,45 @@ class RunDirectory:
         """
         values = values if isinstance(values, Mapping) else {}
         check_same(self.path, values.get("identity"), ours)
-        fault = _fault(state, tensors)
-        if fault is not None:
-            raise self._damaged(fault)
         try:
+            _check_forms(state.tensors(), tensors)
             state.load(tensors, values)
         except (CondensError, RuntimeError, ValueError, TypeError, KeyError) as error:
             text = str(error).strip().partition("\n")[0][:200]
-            raise self._damaged(f"cannot be read ({text})") from error
+            raise RunDirectoryError(
+                str(self.path),
+                got=f"holds a state that cannot be read ({text})",
+                expected="a run goes on from what condens wrote",
+                fix=_RESTORE,
+            ) from error
 
     def begin_log(self, lines: Iterable[dict[str, Any]]) -> None:
         """Write log.jsonl anew, without what a killed run logged and a resumed one will again."""
-        with self._writing():
+        with self._refusing(*_WRITING):
             write_whole(self.path / "log.jsonl", "".join(map(_line, lines)).encode())
 
     def log(self, line: dict[str, Any]) -> None:
         """Append a line to log.jsonl."""
-        with self._writing():
+        with self._refusing(*_WRITING):
             append(self.path / "log.jsonl", _line(line).encode())
 
     @contextmanager
-    def _writing(self) -> Iterator[None]:
-        """Raise `RunDirectoryError` for what the system refuses."""
+    def _refusing(self, got: str, expected: str, fix: str) -> Iterator[None]:
+        """Raise `RunDirectoryError` for what the system refuses, with its reason within `got`."""
         try:
             yield
-        except OSError as error:
+        except (OSError, ValueError) as error:
+            reason = getattr(error, "strerror", None) or error
             raise RunDirectoryError(
-                str(self.path),
-                got=f"cannot be written ({error.strerror})",
-                expected="a run keeps its state there; the one before is still good",
-                fix="Make room, and run again to go on from it.",
+                str(self.path), got=got.format(reason), expected=expected, fix=fix
             ) from error
-
-    def _damaged(self, fault: str) -> RunDirectoryError:
-        return RunDirectoryError(
-            str(self.path),
-            got=f"holds a state that {fault}",
-            expected="a run goes on from what condens wrote",
-            fix="Restore the files from a copy, or begin again in another directory.",
-        )
-
-    def _unlock(self) -> None:
-        if self._lock is not None:
-            os.close(self._lock)
-            self._lock = None
-
-    def _remove_through(self, last: int) -> None:
-        """Remove the states up to a number."""
-        # In the order of their names the JSON goes first: without it there is no state at all.
-        for file in sorted(self.path.iterdir()):
-            ours = _STATE_FILE.fullmatch(file.name)
-            if ours and int(ours[1]) <= last:
-                file.unlink(missing_ok=True)
 
     def _numbers(self) -> list[int]:
         names = (_STATE_FILE.fullmatch(file.name) for file in self.path.iterdir())
         return [int(name[1]) for name in names if name and name[2] == "json"]
 
-    def _tensors(self, number: int) -> Path:
-        return self.path / f"state-{number:08d}.safetensors"
-
-    def _values(self, number: int) -> Path:
-        return self.path / f"state-{number:08d}.json"
-
-
-def _lock(descriptor: int) -> None:
-    """Take the lock that the system lets go of when the process dies, however it dies."""
-    if os.name == "posix":
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    else:
-        import msvcrt
-
-        msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)  # type: ignore[attr-defined]
+    def _file(self, number: int, kind: str) -> Path:
+        return self.path / f"state-{number:08d}.{kind}"
 
 
 def _digest(data: bytes, values: dict[str, Any]) -> str:
@@ -224,52 +183,22 @@ def _line(record: dict[str, Any]) -> str:
     return json.dumps(encode_floats(record), allow_nan=False) + "\n"
 
 
-# What AdamW keeps for a parameter, once it has had a gradient.
-_ADAM_MOMENTS = ("exp_avg", "exp_avg_sq")
-
-
-def _fault(state: State, tensors: Tensors) -> str | None:
-    """Return what is wrong with the tensors of a state: missing, unknown, of another shape."""
-    expected, optional = _forms(state)
-    for name in expected:
+def _check_forms(expected: Tensors, tensors: Tensors) -> None:
+    """Refuse tensors of a state that are missing, unknown or of another shape."""
+    for name in expected | tensors:
         if name not in tensors:
-            return f"lacks {name}"
-    for name, tensor in tensors.items():
-        form = expected.get(name, optional.get(name))
-        if form is None:
-            return f"has an unknown {name[:100]!r}"
-        if (tensor.dtype, tensor.shape) != (form.dtype, form.shape):
-            got = f"{tensor.dtype} {list(tensor.shape)}"
-            return f"has {name} as {got} for {form.dtype} {list(form.shape)}"
-    # One of a group means all of it.
-    begun = {_group(name) for name in tensors if name in optional}
-    lost = [name for name in optional if name not in tensors and _group(name) in begun]
-    return f"lacks {lost[0]}" if lost else None
-
-
-def _group(name: str) -> str:
-    """Return what tensors come with: all good ones, all best ones, a parameter's moments."""
-    kind, part, *_ = name.split(".")
-    return name.rpartition(".")[0] if part == "optimiser" else kind
-
-
-def _forms(state: State) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """Return tensors like those that a state must have, and like those that it may have."""
-    expected = state.tensors()
-    now = {name: tensor for name, tensor in expected.items() if name.startswith("now.")}
-    moments = {
-        f"now.optimiser.{i}.{name}": tensor
-        for i, parameter in enumerate(state.parameters)
-        for name, tensor in (*((m, parameter) for m in _ADAM_MOMENTS), ("step", torch.tensor(0.0)))
-    }
-    optional = dict(moments)
-    optional |= {name.replace("now.", "good.", 1): t for name, t in (now | moments).items()}
-    optional |= {f"best.{name}": t for name, t in state.network.state_dict().items()}
-    return expected, optional
+            raise ValueError(f"it lacks {name}")
+        if name not in expected:
+            raise ValueError(f"it has an unknown {name[:100]!r}")
+        got, form = (f"{t.dtype} {list(t.shape)}" for t in (tensors[name], expected[name]))
+        if got != form:
+            raise ValueError(f"it has {name} as {got} for {form}")
 
 
 # Attributes of every module, and the names of the targets: they change nothing that is learned.
 _IGNORED = vars(nn.Module()).keys() | {"names"}
+# Values whose repr says all of them.
+_PLAIN = (type(None), int, float, complex, str, bytes, torch.dtype, torch.device, torch.Size)
 _HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
 
 
@@ -285,30 +214,25 @@ def identity(
         if tensor is not None
     ]
     data = hashlib.sha256(repr(hashes).encode()).hexdigest()
-    # Through JSON and back, as the one it will be compared with.
-    given: dict[str, Any] = json.loads(json.dumps(settings.to_dict()))
-    return {"network": _architecture(network), "settings": given, "data": data}
+    return {"network": _architecture(network), "settings": settings.to_dict(), "data": data}
 
 
 def check_same(path: Path, theirs: Any, ours: Identity) -> None:
     """Refuse to go on with a run that had another network, other settings or other data."""
-    if theirs == ours:
-        return
-    before = theirs if isinstance(theirs, Mapping) else {}
-    other = _differences(before.get("settings"), ours["settings"])
-    layers = _differences(before.get("network"), ours["network"])
-    if other:
-        got, expected = f"holds a run with other {', '.join(other)}", "a run keeps its settings"
-    elif layers:
-        got, expected = f"holds another network (see {layers[0]})", "a run keeps its network"
-    else:
-        got, expected = "holds a run on other data", "a run keeps its data"
-    raise RunDirectoryError(
-        str(path),
-        got=got,
-        expected=expected,
-        fix="Use the same again to go on, or name another directory.",
-    )
+    if theirs != ours:
+        before = theirs if isinstance(theirs, Mapping) else {}
+        settings = _differences(before.get("settings"), ours["settings"])
+        layers = _differences(before.get("network"), ours["network"])
+        raise RunDirectoryError(
+            str(path),
+            got=f"holds a run with other {', '.join(settings)}"
+            if settings
+            else f"holds another network (see {layers[0]})"
+            if layers
+            else "holds a run on other data",
+            expected="a run keeps its network, settings and data",
+            fix="Use the same again to go on, or name another directory.",
+        )
 
 
 def _architecture(network: DensityNetwork) -> dict[str, str]:
@@ -342,38 +266,32 @@ def _options(module: nn.Module) -> Iterator[tuple[str, str]]:
     for name in _HOOKS:
         if hooks := list(vars(module).get(name, {}).values()):
             yield name, _describe(hooks)
-    lasting = module.state_dict(keep_vars=True).keys()
-    for name, buffer in module.named_buffers(recurse=False):
-        if name not in lasting:
-            yield name, _describe(buffer)
+    for name in sorted(module._non_persistent_buffers_set):
+        yield name, _describe(module._buffers[name])
 
 
 def _describe(value: Any, depth: int = 8) -> str:
     """Return a text that is the same in every process for the same value."""
-    if value is None or isinstance(value, bool | int | float | complex | str | bytes):
+    if isinstance(value, _PLAIN):
         return repr(value)
-    if isinstance(value, torch.dtype | torch.device | torch.Size):
-        return str(value)
     if isinstance(value, Tensor):
         return _hash(value)
+    kind = type(value).__qualname__
     if not depth or isinstance(value, nn.Module):
-        return type(value).__qualname__
-    if isinstance(value, Mapping):
-        pairs = [f"{_describe(k, depth - 1)}: {_describe(v, depth - 1)}" for k, v in value.items()]
-        return f"{{{', '.join(pairs)}}}"
-    if isinstance(value, list | tuple):
-        return f"[{', '.join(_describe(part, depth - 1) for part in value)}]"
-    if isinstance(value, set | frozenset):
-        return f"{{{', '.join(sorted(_describe(part, depth - 1) for part in value))}}}"
+        return kind
+    if isinstance(value, Mapping | list | tuple | set | frozenset):
+        parts = [*value.keys(), *value.values()] if isinstance(value, Mapping) else value
+        texts = [_describe(part, depth - 1) for part in parts]
+        unordered = isinstance(value, set | frozenset)
+        return f"{kind} [{', '.join(sorted(texts) if unordered else texts)}]"
     if hasattr(value, "func") and hasattr(value, "args"):  # functools.partial
         return _describe([value.func, value.args, getattr(value, "keywords", None)], depth - 1)
     if hasattr(value, "__qualname__"):  # a function or a class
         return str(value.__qualname__)
     if type(value).__module__ == "numpy":
-        return f"{type(value).__name__} {_describe(value.tolist(), depth - 1)}"
+        return f"{kind} {_describe(value.tolist(), depth - 1)}"
     # Of other objects only what they hold themselves: they may know half the program.
-    held = getattr(value, "__dict__", None)
-    return f"{type(value).__qualname__} {_describe(held, min(depth - 1, 2)) if held else ''}"
+    return f"{kind} {_describe(getattr(value, '__dict__', None), min(depth - 1, 2))}"
 
 
 def _hash(tensor: Tensor) -> str:

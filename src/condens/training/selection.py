@@ -89,8 +89,11 @@ def choose_components(
             )
         chosen = reduce_components(network, data, settings, **options)
     if warn and interrupted.is_set():
-        text = f"The choice was interrupted; its network was trained {how_far(chosen.history)}."
-        warnings.warn(text, InterruptedWarning, stacklevel=2)
+        warnings.warn(
+            f"The choice was interrupted; its network was trained {how_far(chosen.history)}.",
+            InterruptedWarning,
+            stacklevel=2,
+        )
     if warn:
         chosen.history.warn(stacklevel=2)
     return chosen
@@ -143,10 +146,9 @@ def reduce_components(
             trials.append(_trial(smaller.head.n_components, history.best_nll, losses - best))
             if trials[-1].worse > trials[-1].standard_error:
                 failed += 1
-                continue
-            chosen, failed = Selection(smaller, history, trials), 0
-            if trials[-1].worse < 0:
-                best = losses
+            else:
+                chosen, failed = Selection(smaller, history, trials), 0
+                best = losses if trials[-1].worse < 0 else best
     if interrupted.is_set():
         chosen.history.stopped = "interrupted"
     return chosen

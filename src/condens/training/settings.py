@@ -94,8 +94,7 @@ class Settings:
         >>> Settings(clip=float("inf")).to_dict()["clip"]
         'inf'
         """
-        plain: dict[str, Any] = encode_floats(asdict(self))
-        return plain
+        return dict(encode_floats(asdict(self)))
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "Settings":
@@ -127,10 +126,8 @@ class Settings:
         condens.errors.ArgumentError: settings is a dict, but condens.training.Settings was \
 expected. Pass Settings(epochs=5).
         """
-        if settings is None:
-            return cls()
-        if isinstance(settings, cls):
-            return settings
+        if settings is None or isinstance(settings, cls):
+            return settings or cls()
         fix = "Pass Settings(epochs=…), or leave it out."
         if isinstance(settings, Mapping) and all(isinstance(name, str) for name in settings):
             arguments = ", ".join(f"{name}={value!r}" for name, value in settings.items())
@@ -149,16 +146,13 @@ expected. Pass Settings(epochs=5).
 Check = Callable[..., Any]
 
 
-def _or_rule(check: Check, expected: str) -> Check:
-    def checked(name: str, value: Any, *, fix: str) -> Any:
-        if isinstance(value, str) and value == "rule":
-            return "rule"
-        try:
-            return check(name, value, fix=fix)
-        except ArgumentError:
-            raise refused(name, value, f'{expected}, or "rule", was expected', fix) from None
-
-    return checked
+def _or_rule(name: str, value: Any, *, check: Check, expected: str, fix: str) -> Any:
+    if isinstance(value, str) and value == "rule":
+        return "rule"
+    try:
+        return check(name, value, fix=fix)
+    except ArgumentError:
+        raise refused(name, value, f'{expected}, or "rule", was expected', fix) from None
 
 
 _FROM_0, _FROM_1 = partial(as_whole, least=0), partial(as_whole, least=1)
@@ -168,11 +162,11 @@ _POSITIVE = partial(
 _NOT_NEGATIVE = partial(
     as_real, expected="a finite number from 0 was expected", fits=lambda x: 0 <= x < math.inf
 )
-_NOISE = _or_rule(_NOT_NEGATIVE, "a finite number from 0")
+_NOISE = partial(_or_rule, check=_NOT_NEGATIVE, expected="a finite number from 0")
 
 _CHECKS: Mapping[str, Check] = {
     "epochs": _FROM_1,
-    "batch_size": _or_rule(_FROM_1, "a whole number from 1"),
+    "batch_size": partial(_or_rule, check=_FROM_1, expected="a whole number from 1"),
     "learning_rate": _POSITIVE,
     "schedule": partial(as_choice, choices=("cosine", "plateau", "constant")),
     "warmup_steps": _FROM_0,

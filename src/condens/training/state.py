@@ -2,16 +2,15 @@
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Generator, Tensor
 
-from condens.errors import ArgumentError
 from condens.nn import DensityNetwork
 from condens.scalars import refused
-from condens.training.history import History
+from condens.training.history import History, record_from_dict, record_to_dict
 from condens.training.settings import Settings
 
 Tensors = dict[str, Tensor]
@@ -53,27 +52,14 @@ class Position:
         self.batch, self.rows, self.skipped_steps = 0, 0, 0
         self.loss_sum, self.seconds = 0.0, 0.0
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the fields, for JSON."""
-        return asdict(self)
-
     @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> "Position":
-        """Return the position of what `to_dict` returned; anything else is refused by name."""
-        names = {field.name for field in fields(cls)}
-        fix = "Pass what to_dict returned."
-        if not isinstance(values, Mapping) or values.keys() != names:
-            raise ArgumentError(
-                "position",
-                got="has other fields",
-                expected=f"{', '.join(sorted(names))} were expected",
-                fix=fix,
-            )
-        for name, default in asdict(cls()).items():
-            value, kind = values[name], type(default)
-            if type(value) is not kind or (kind is int and not 0 <= value < 2**53):
-                raise refused(name, value, f"a valid {kind.__name__} was expected", fix)
-        return cls(**values)
+    def from_dict(cls, values: Any) -> "Position":
+        """Return the position of what `record_to_dict` returned; others are refused by name."""
+        position = cls(**record_from_dict(cls, values))
+        for name, value in vars(position).items():
+            if type(value) is int and not 0 <= value < 2**53:
+                raise refused(name, value, "0 to 2^53 was expected", "Pass what was saved.")
+        return position
 
 
 class State:
@@ -90,13 +76,18 @@ class State:
         self.optimiser = torch.optim.AdamW(
             self.parameters, lr=settings.learning_rate, weight_decay=0.0, fused=True
         )
+        # As AdamW would at a parameter's first gradient: so every state has the same tensors.
+        for p in self.parameters:
+            step = torch.zeros((), dtype=torch.float32, device=p.device)
+            moments = {"exp_avg": torch.zeros_like(p), "exp_avg_sq": torch.zeros_like(p)}
+            self.optimiser.state[p] = {"step": step, **moments}
         self.decay = settings.weight_decay
         self.averages = settings.average > 0
         self.average = [p.detach().clone() for p in self.parameters]
-        self.best: Tensors = {}
-        self.good: Tensors = {}
         self.position = Position()
         self.history = History()
+        self.keep_good()
+        self.keep_best()
 
     def tensors(self) -> Tensors:
         """Return every tensor of the state, by name, and the state of the generator."""
@@ -109,17 +100,15 @@ class State:
 
     def values(self) -> dict[str, Any]:
         """Return everything else."""
-        return {"position": self.position.to_dict(), "history": self.history.to_dict()}
+        return {"position": record_to_dict(self.position), "history": self.history.to_dict()}
 
-    def load(self, tensors: Tensors, values: dict[str, Any]) -> None:
+    def load(self, tensors: Tensors, values: Mapping[str, Any]) -> None:
         """Become the state that `tensors` and `values` were taken from."""
-        position = Position.from_dict(values["position"])
-        history = History.from_dict(values["history"])
-
+        self.position = Position.from_dict(values["position"])
+        self.history = History.from_dict(values["history"])
         self._become(_below("now.", tensors))
         self.good, self.best = _below("good.", tensors), _below("best.", tensors)
         self.generator.set_state(tensors["generator"])
-        self.position, self.history = position, history
 
     def keep_good(self) -> None:
         """Remember the weights to return to."""
@@ -127,7 +116,7 @@ class State:
 
     def return_to_good(self) -> None:
         """Take the weights, the averages and the optimiser back; the position goes on."""
-        self._become({name: t.clone() for name, t in self.good.items()})
+        self._become(self.good)
 
     def keep_best(self) -> None:
         """Remember the network as it is now, as the one to return."""
@@ -136,8 +125,7 @@ class State:
     @torch.no_grad()
     def step(self, rate: float) -> None:
         """Let the optimiser take a step."""
-        for group in self.optimiser.param_groups:
-            group["lr"] = rate
+        self.optimiser.param_groups[0]["lr"] = rate
         if self.decay and self.matrices:
             torch._foreach_mul_(self.matrices, 1 - rate * self.decay)
         self.optimiser.step()
@@ -165,23 +153,18 @@ class State:
                 parameter.data, average.data = average.data, parameter.data
 
     def _now(self) -> Tensors:
-        held = {f"network.{name}": t for name, t in self.network.state_dict().items()}
-        held |= {f"average.{i}": t for i, t in enumerate(self.average)}
-        for i, entry in self.optimiser.state_dict()["state"].items():
-            held |= {f"optimiser.{i}.{name}": t for name, t in entry.items()}
-        return held
+        moments = [self.optimiser.state[p] for p in self.parameters]
+        return {
+            **self.network.state_dict(prefix="network."),
+            **{f"average.{i}": t for i, t in enumerate(self.average)},
+            **{f"optimiser.{i}.{n}": t for i, held in enumerate(moments) for n, t in held.items()},
+        }
 
     @torch.no_grad()
     def _become(self, held: Tensors) -> None:
         self.network.load_state_dict(_below("network.", held))
-        for i, average in enumerate(self.average):
-            average.copy_(held[f"average.{i}"])
-        record = self.optimiser.state_dict()
-        record["state"] = {}
-        for name, tensor in _below("optimiser.", held).items():
-            number, _, field = name.partition(".")
-            record["state"].setdefault(int(number), {})[field] = tensor
-        self.optimiser.load_state_dict(record)
+        for name, tensor in self._now().items():
+            tensor.copy_(held[name])
 
 
 def _below(prefix: str, tensors: Tensors) -> Tensors:

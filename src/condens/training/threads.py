@@ -24,11 +24,7 @@ def one_thread() -> Iterator[None]:
     for MKL in all of them. OpenMP and MKL have settings for each thread, which torch reads.
     """
     before = torch.get_num_threads()
-    limits = _limits()
-    if limits is None or before == 1:
-        yield
-        return
-    openmp, mkl = limits
+    openmp, mkl = _limits()
     openmp(1)
     kept = mkl(1)
     try:
@@ -39,23 +35,22 @@ def one_thread() -> Iterator[None]:
 
 
 @cache
-def _limits() -> tuple[Callable[[int], object], Callable[[int], int]] | None:
-    """Return the functions that set the threads of OpenMP and MKL in the calling thread."""
+def _limits() -> tuple[Callable[[int], object], Callable[[int], int]]:
+    """Return the functions that set the threads of OpenMP and MKL in the calling thread.
+
+    Where there are none, `int`, which sets nothing.
+    """
     try:
         openmp = ctypes.CDLL(None).omp_set_num_threads
-        mkl: Callable[[int], int] = _no_mkl
+        mkl: Callable[[int], int] = int
         if torch.backends.mkl.is_available():
             library = Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"
             mkl = ctypes.CDLL(str(library)).MKL_Set_Num_Threads_Local
     except (OSError, TypeError, AttributeError):
-        return None
+        return int, int
     # Another OpenMP than torch's would have no effect on torch.
     before = torch.get_num_threads()
     openmp(before + 1)
     obeyed = torch.get_num_threads() == before + 1
     openmp(before)
-    return (openmp, mkl) if obeyed else None
-
-
-def _no_mkl(_: int) -> int:
-    return 0
+    return (openmp, mkl) if obeyed else (int, int)
