@@ -24,7 +24,7 @@ CELLS = "The argument must be a table with a string (in a DataFrame) or a number
 DATES = "Derive numbers such as the year, the day of the year, or seconds since an origin."
 PARTS = "Complex data not supported: pass the real and the imaginary part as two columns."
 TEXT = (
-    "Encode it as numbers, or, in a condition, pass a DataFrame: its columns of text are "
+    "Encode it as numbers; where X is a DataFrame, MDNRegressor reads its columns of text as "
     "categories."
 )
 AS_TEXT = (

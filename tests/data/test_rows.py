@@ -7,14 +7,18 @@ import pytest
 import torch
 
 from condens.data import Rows
-from condens.errors import ArgumentError, NotFiniteError, ShapeError
+from condens.errors import ArgumentError, KindError, NotFiniteError, ShapeError
 
 NAN, INF = math.nan, math.inf
 TABLE = [[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]]
 
 FILL = "Drop such rows, or fill the entries and add a column that says which were filled."
 NEGATIVE = "finite numbers that are not negative were expected. Use zero to leave a row out."
-ENCODE = "real numbers were expected. Encode text and dates as numbers."
+NUMBERS = "real numbers were expected."
+ENCODE = (
+    "Encode it as numbers; where X is a DataFrame, MDNRegressor reads its columns of text as "
+    "categories."
+)
 
 
 @pytest.mark.parametrize(
@@ -74,18 +78,31 @@ ENCODE = "real numbers were expected. Encode text and dates as numbers."
             "condition has rows of different lengths, but a table was expected. "
             "Give every row the same length.",
         ),
-        ((["a", "b"], [1.0, 2.0]), ArgumentError, f"condition holds <U1, but {ENCODE}"),
-        (([1.0, 2.0], [1.0, None]), ArgumentError, f"target holds object, but {ENCODE}"),
+        ((["a", "b"], [1.0, 2.0]), KindError, f"condition holds <U1, but {NUMBERS} {ENCODE}"),
+        (
+            ([1.0, 2.0], [1.0, {}]),
+            KindError,
+            f"target holds dict at [1], but {NUMBERS} The argument must be a table with a string "
+            "(in a DataFrame) or a number in every cell.",
+        ),
         (
             ([1.0], np.array(["2020-01-01"], "M8[D]")),
-            ArgumentError,
-            f"target holds datetime64[D], but {ENCODE}",
+            KindError,
+            f"target holds datetime64[D], but {NUMBERS} Derive numbers such as the year, the day "
+            "of the year, or seconds since an origin.",
         ),
-        (([1.0], [1.0], ["heavy"]), ArgumentError, f"weights holds <U5, but {ENCODE}"),
+        (([1.0], [1.0], ["heavy"]), KindError, f"weights holds <U5, but {NUMBERS} {ENCODE}"),
         (
             ([1.0], torch.tensor([1j])),
-            ArgumentError,
-            f"target holds torch.complex64, but {ENCODE}",
+            KindError,
+            f"target holds torch.complex64, but {NUMBERS} Complex data not supported: pass the "
+            "real and the imaginary part as two columns.",
+        ),
+        (
+            (torch.ones(1, 1).to_sparse(), [1.0]),
+            KindError,
+            "condition holds torch.sparse_coo, but a dense table was expected, not a sparse one. "
+            "Convert it by .to_dense().",
         ),
     ],
 )
@@ -94,6 +111,12 @@ def test_what_is_refused_and_in_which_words(arguments, error, text):
         Rows.of(*arguments)
     assert type(raised.value) is error
     assert str(raised.value) == text
+
+
+def test_none_is_missing():
+    rows = Rows.of([1, 2], [[1.0, None], [None, 2]])
+    expected = torch.tensor([[1.0, NAN], [NAN, 2.0]], dtype=torch.float64)
+    torch.testing.assert_close(rows.target, expected, equal_nan=True, rtol=0, atol=0)
 
 
 def frozen(array):

@@ -70,8 +70,8 @@ ENCODE = "but real numbers were expected. Encode it as numbers, or drop the colu
         (
             ["a", "b"],
             ArgumentError,
-            "y holds <U1, but real numbers were expected. Encode it as numbers, or, in a "
-            "condition, pass a DataFrame: its columns of text are categories.",
+            "y holds <U1, but real numbers were expected. Encode it as numbers; where X is "
+            "a DataFrame, MDNRegressor reads its columns of text as categories.",
         ),
         (
             pd.Series(["a", "b"], name="t"),

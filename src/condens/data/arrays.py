@@ -2,7 +2,8 @@
 
 import datetime
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from decimal import Decimal
 from numbers import Real
 from typing import Any
@@ -29,7 +30,7 @@ _ADVICE: tuple[tuple[tuple[type, ...], str], ...] = (
     ),
     (
         (str, bytes),
-        "Encode it as numbers, or, in a condition, pass a DataFrame: its columns of text are "
+        "Encode it as numbers; where X is a DataFrame, MDNRegressor reads its columns of text as "
         "categories.",
     ),
 )
@@ -46,26 +47,18 @@ def as_doubles(values: Any, name: str) -> Doubles:
     [[1.0, nan], [1.0, 0.5]]
     """
     if isinstance(values, Tensor):
-        return _from_tensor(values, name)
+        return dense(values, name).cpu().double().contiguous().numpy()
     if hasattr(values, "nnz") and hasattr(values, "toarray"):
         raise sparse(name, type(values).__name__, ".toarray()")
     if isinstance(values, np.ma.MaskedArray):
-        gaps = np.ma.getmaskarray(values)
-        return np.where(gaps, np.nan, as_doubles(values.data, name))
-    array = as_array(values, name)
-    if array.dtype == object:
-        return from_objects(array, name)
-    if array.dtype.kind not in "fiub":
-        cells = array.ravel()[:_CELLS_READ].tolist() if array.dtype.kind == "U" else []
-        raise unusable(name, array.dtype, array.dtype.type, text=cells)
-    with np.errstate(over="ignore"):  # a number that a double cannot hold is refused as infinite
-        return np.require(array, np.float64, ["C", "W"])
+        return np.where(np.ma.getmaskarray(values), np.nan, as_doubles(values.data, name))
+    return as_numbers(values, name, np.float64)
 
 
-def as_array(values: Any, name: str) -> NDArray[Any]:
-    """Return an array of whatever dtype; refuse rows of different lengths."""
+def as_numbers(values: Any, name: str, dtype: type[np.float64] | None = None) -> NDArray[Any]:
+    """Return real numbers of a dtype, or of their own, in an array that torch takes."""
     try:
-        return np.asarray(values)
+        array = np.asarray(values)
     except ValueError as error:
         raise ShapeError(
             name,
@@ -73,9 +66,19 @@ def as_array(values: Any, name: str) -> NDArray[Any]:
             expected="a table was expected",
             fix="Give every row the same length.",
         ) from error
+    if array.dtype == object:
+        return from_objects(array, name)
+    if array.dtype.kind not in "fiub":
+        cells = array.ravel()[:_CELLS_READ].tolist() if array.dtype.kind == "U" else []
+        raise unusable(name, array.dtype, array.dtype.type, text=cells)
+    # Torch has neither long doubles nor another byte order than the machine's.
+    native = np.float64 if array.dtype.itemsize > 8 else array.dtype.newbyteorder("=")
+    with np.errstate(over="ignore"):  # a number that a double cannot hold is refused as infinite
+        return np.require(array, dtype or native, ["C", "W"])
 
 
-def _from_tensor(values: Tensor, name: str) -> Doubles:
+def dense(values: Tensor, name: str) -> Tensor:
+    """Return a tensor, detached; refuse one that is sparse, complex or without data."""
     if values.layout != torch.strided:
         raise sparse(name, str(values.layout), ".to_dense()")
     if values.is_complex():
@@ -87,8 +90,7 @@ def _from_tensor(values: Tensor, name: str) -> Doubles:
             expected="numbers were expected",
             fix="Pass a tensor of a device that holds data.",
         )
-    doubles: Doubles = values.detach().cpu().double().contiguous().numpy()
-    return doubles
+    return values.detach()
 
 
 def from_objects(objects: NDArray[np.object_], name: str, where: str = "") -> Doubles:
@@ -100,8 +102,9 @@ def from_objects(objects: NDArray[np.object_], name: str, where: str = "") -> Do
         if kind.__name__ == "NAType":
             cells = [None if type(cell) is kind else cell for cell in cells]
         elif not issubclass(kind, NUMBERS):
-            place = where or f" at {_place(objects, kind)}"
+            first = np.unravel_index(list(map(type, cells)).index(kind), objects.shape)
             text = [cell for cell in cells[:_CELLS_READ] if isinstance(cell, str)]
+            place = where or f" at {[int(i) for i in first]}"
             raise unusable(name, kind.__name__, kind, place, text=text)
     try:
         return np.array(cells, dtype=object).astype(np.float64).reshape(objects.shape)
@@ -112,11 +115,6 @@ def from_objects(objects: NDArray[np.object_], name: str, where: str = "") -> Do
             expected="finite numbers were expected",
             fix="Scale the column, or pass it as text if it names something.",
         ) from None
-
-
-def _place(objects: NDArray[np.object_], kind: type) -> list[int]:
-    first = [type(cell) for cell in objects.ravel().tolist()].index(kind)
-    return [int(i) for i in np.unravel_index(first, objects.shape)]
 
 
 def refuse_infinite(numbers: Doubles, labels: list[str], name: str) -> None:
@@ -161,29 +159,23 @@ def text_advice(text: Sequence[str]) -> str:
     'These are numbers read as text'
     """
     some = text[:_CELLS_READ]
-    if 2 * sum(map(_is_number, some)) > len(some):
+    if _mostly(lambda cell: math.isfinite(float(cell)), some):
         return (
             "These are numbers read as text: convert them, by .astype(float) or "
             'pandas.to_numeric(…, errors="coerce") where some are not.'
         )
-    if 2 * sum(map(_is_date, some)) > len(some):
+    if _mostly(datetime.datetime.fromisoformat, some):
         return f"These are dates read as text. {_ADVICE[0][1]}"
     return ""
 
 
-def _is_number(text: str) -> bool:
-    try:
-        return math.isfinite(float(text))
-    except ValueError:
-        return False
-
-
-def _is_date(text: str) -> bool:
-    try:
-        datetime.datetime.fromisoformat(text)
-    except ValueError:
-        return False
-    return True
+def _mostly(read: Callable[[str], object], cells: Sequence[str]) -> bool:
+    """Return whether more than half of the cells can be read."""
+    count = 0
+    for cell in cells:
+        with suppress(ValueError):
+            count += bool(read(cell))
+    return 2 * count > len(cells)
 
 
 def sparse(name: str, what: str, method: str, where: str = "") -> ArgumentError:

@@ -1,6 +1,8 @@
 """Tables of conditions, encoded as the numbers and codes that a network reads."""
 
+import json
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from typing import Any, NamedTuple, Self
 
@@ -74,13 +76,8 @@ class TableEncoder:
             place: _learn_categories(codes, name, given.labels[place])
             for place, codes in given.codes.items()
         }
-        missing = np.isnan(given.numbers)
-        gaps = np.any(missing, axis=0)
-        for j, place in enumerate(given.places):
-            fill = None
-            if gaps[j]:
-                fill = _median(given.numbers[~missing[:, j], j], name, given.labels[place])
-            learned[place] = Numbers(fill)
+        for place, column in zip(given.places, given.numbers.T, strict=True):
+            learned[place] = _learn_numbers(column, name, given.labels[place])
         return cls(tuple(learned[place] for place in sorted(learned)), given.names)
 
     @property
@@ -126,20 +123,26 @@ class TableEncoder:
         self._check_columns(given, name)
         fills = {i: f.fill for i, f in enumerate(self.features) if isinstance(f, Numbers)}
         numbers = _numbers(given, list(fills), name)
+        fill = np.array(list(fills.values()), dtype=np.float64)  # NaN where none was missing
         missing = np.isnan(numbers)
-        _check_gaps(given, missing, fills, name)
+        unlearned = missing & np.isnan(fill)
+        if unlearned.any():
+            column, row = np.argwhere(unlearned.T)[0]
+            raise NotFiniteError(
+                name,
+                got=f"lacks a number in row {row}, {given.labels[list(fills)[column]]}",
+                expected="none was missing there when fitted, so what it means was never learned",
+                fix="Fill it, drop the row, or fit on a table in which some are missing.",
+            )
         if numbers.shape[1] == self.columns:
             return torch.from_numpy(numbers)
-        rows, free = np.empty((len(numbers), self.columns)), len(fills)
-        rows[:, :free] = numbers
-        for j, fill in enumerate(fills.values()):
-            if fill is not None:
-                rows[missing[:, j], j] = fill
-                rows[:, free], free = missing[:, j], free + 1
-        for place, feature in enumerate(self.features):
-            if isinstance(feature, Categories):
-                rows[:, free], free = _codes(given, place, feature, name), free + 1
-        return torch.from_numpy(rows)
+        codes = [
+            _codes(given, place, feature, name)
+            for place, feature in enumerate(self.features)
+            if isinstance(feature, Categories)
+        ]
+        parts = [np.where(missing, fill, numbers), missing[:, ~np.isnan(fill)], *codes]
+        return torch.from_numpy(np.column_stack(parts))
 
     def _check_columns(self, given: Table, name: str) -> None:
         """Raise unless a table has the columns that were fitted, in their order."""
@@ -148,11 +151,10 @@ class TableEncoder:
             raise _other_names(ours, theirs, name)
         if len(given.labels) != self.n_features:
             listed = f" ({_listed(ours)})" if ours else ""
-            expected = f"{self.n_features} were fitted"
             raise ShapeError(
                 name,
                 got=f"has {len(given.labels)} columns",
-                expected=expected + listed,
+                expected=f"{self.n_features} were fitted{listed}",
                 fix="Pass those columns, or fit again.",
             )
 
@@ -171,7 +173,15 @@ class TableEncoder:
     def from_dict(cls, values: Any) -> Self:
         """Return the encoder that `to_dict` described; refuse anything else."""
         try:
-            return cls(*_from_json(values))
+            features, names = values["features"], values["feature_names"]
+            made = cls(tuple(map(_feature, features)), None if names is None else tuple(names))
+            texts = {label for label in names or () if isinstance(label, str)}
+            named = names is None or len(texts) == len(names) == len(features)
+            # Compared as JSON: neither another type nor a further key.
+            json_of = partial(json.dumps, sort_keys=True, allow_nan=False)
+            if not features or not named or json_of(made.to_dict()) != json_of(values):
+                raise ValueError("features, and for each a name or none, and nothing else")
+            return made
         except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
             raise ArgumentError(
                 "encoder",
@@ -198,7 +208,10 @@ def _learn_categories(column: Codes, name: str, label: str) -> Categories:
     return Categories(tuple(values), len(seen) < len(column.codes))
 
 
-def _median(observed: Doubles, name: str, label: str) -> float:
+def _learn_numbers(column: Doubles, name: str, label: str) -> Numbers:
+    observed = column[~np.isnan(column)]
+    if len(observed) == len(column):
+        return Numbers()
     if not len(observed):
         raise ArgumentError(
             name,
@@ -208,7 +221,7 @@ def _median(observed: Doubles, name: str, label: str) -> float:
         )
     low, high = (np.quantile(observed, 0.5, method=m) for m in ("lower", "higher"))
     # Halved before the sum, which might be too large.
-    return float(low / 2 + high / 2)
+    return Numbers(float(low / 2 + high / 2))
 
 
 def _numbers(given: Table, places: list[int], name: str) -> Doubles:
@@ -221,25 +234,8 @@ def _numbers(given: Table, places: list[int], name: str) -> Doubles:
                 expected="numbers were fitted",
                 fix="Pass numbers there, or fit again.",
             )
-    if given.places == places:
-        return given.numbers
-    wanted = set(places)
-    return given.numbers[:, [place in wanted for place in given.places]]
-
-
-def _check_gaps(
-    given: Table, missing: NDArray[np.bool_], fills: dict[int, float | None], name: str
-) -> None:
-    """Raise where a number is missing in a column that had none missing when fitted."""
-    found = np.any(missing, axis=0)
-    for j, (place, fill) in enumerate(fills.items()):
-        if fill is None and found[j]:
-            raise NotFiniteError(
-                name,
-                got=f"lacks a number in row {missing[:, j].argmax()}, {given.labels[place]}",
-                expected="none was missing there when fitted, so what it means was never learned",
-                fix="Fill it, drop the row, or fit on a table in which some are missing.",
-            )
+    wanted = np.isin(given.places, places)
+    return given.numbers if wanted.all() else given.numbers[:, wanted]
 
 
 def _codes(given: Table, place: int, feature: Categories, name: str) -> NDArray[np.integer[Any]]:
@@ -262,9 +258,8 @@ def _codes(given: Table, place: int, feature: Categories, name: str) -> NDArray[
 
 
 def _other_names(ours: tuple[str, ...], theirs: tuple[str, ...], name: str) -> DimensionError:
-    known, given = set(ours), set(theirs)
-    lacking = [label for label in ours if label not in given]
-    unknown = [label for label in theirs if label not in known]
+    lacking = sorted(set(ours).difference(theirs), key=ours.index)
+    unknown = sorted(set(theirs).difference(ours), key=theirs.index)
     parts = [
         f"{verb} {_listed(labels)}"
         for verb, labels in (("lacks the columns", lacking), ("has the unknown columns", unknown))
@@ -287,28 +282,10 @@ def _listed(names: Any) -> str:
     return ", ".join([*names[:MAX_LISTED_NAMES], *rest])
 
 
-def _from_json(values: Any) -> tuple[tuple[Numbers | Categories, ...], tuple[str, ...] | None]:
-    """Return features and names; raise with what is wrong."""
-    features, names = values["features"], values["feature_names"]
-    if len(values) > 2 or not isinstance(features, list) or not features:
-        raise ValueError("features and feature_names")
-    if names is None:
-        return tuple(map(_feature, features)), None
-    text = isinstance(names, list) and all(isinstance(label, str) for label in names)
-    if not text or not len(set(names)) == len(names) == len(features):
-        raise ValueError("a name for each feature, as text")
-    return tuple(map(_feature, features)), tuple(names)
-
-
 def _feature(record: Any) -> Numbers | Categories:
     if record.keys() == {"fill"}:
-        fill = record["fill"]
-        if fill is not None and kind_of([fill]) != "numbers":
-            raise ValueError("a fill is a finite number")
-        return Numbers(None if fill is None else float(fill))
-    known, missing = record["values"], record["missing"]
-    if len(record) > 2 or not isinstance(known, list) or not isinstance(missing, bool):
-        raise ValueError("values are a list and missing is a boolean")
-    if not known or kind_of(known) is None or any(a >= b for a, b in pairwise(known)):
+        return Numbers(None if record["fill"] is None else float(record["fill"]))
+    values = tuple(record["values"])
+    if not values or kind_of(values) is None or any(a >= b for a, b in pairwise(values)):
         raise ValueError("categories are of one kind, and sorted")
-    return Categories(tuple(known), missing)
+    return Categories(values, bool(record["missing"]))

@@ -3,6 +3,7 @@
 import datetime
 import math
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -50,19 +51,9 @@ def columns_of(frame: Any, name: str) -> tuple[list[Any], list[Column]]:
             expected="distinct names were expected",
             fix="Rename or drop them.",
         )
-    if pandas:
-        series = (frame.iloc[:, i] for i in range(len(names)))
-        read = _of_pandas
-    else:
-        series, read = iter(frame.get_columns()), _of_polars
-    return names, [_plain(read(s, name, f" in column {s.name!r}")) for s in series]
-
-
-def _plain(column: Column) -> Column:
-    """Return a column without any value as missing numbers: it has no kind."""
-    if isinstance(column, Codes) and bool((column.codes < 0).all()):
-        return np.full(len(column.codes), np.nan)
-    return column
+    series = [frame.iloc[:, i] for i in range(len(names))] if pandas else frame.get_columns()
+    read = _of_pandas if pandas else _of_polars
+    return names, [read(each, name, f" in column {each.name!r}") for each in series]
 
 
 def _of_pandas(series: Any, name: str, where: str) -> Column:
@@ -72,8 +63,7 @@ def _of_pandas(series: Any, name: str, where: str) -> Column:
     if hasattr(dtype, "categories"):
         return _codes(series.cat.codes.to_numpy(), series.cat.categories.tolist(), name, where)
     if issubclass(dtype.type, NUMBERS) and dtype.kind in "fiub":
-        doubles: Doubles = series.to_numpy(dtype=np.float64, na_value=np.nan)
-        return doubles
+        return np.asarray(series.to_numpy(dtype=np.float64, na_value=np.nan))
     if dtype.kind != "O" or hasattr(dtype, "freq"):  # periods have one
         kind = datetime.date if hasattr(dtype, "freq") else dtype.type
         raise unusable(name, dtype, kind, where, EXPECTED)
@@ -81,17 +71,15 @@ def _of_pandas(series: Any, name: str, where: str) -> Column:
         codes, values = series.factorize()
     except TypeError:
         raise unusable(name, "lists or the like", object, where, EXPECTED) from None
-    values = values.tolist()
-    if all(isinstance(value, NUMBERS) for value in values):
+    if all(isinstance(value, NUMBERS) for value in values.tolist()):
         return from_objects(series.to_numpy(dtype=object), name, where)
-    return _codes(codes, values, name, where)
+    return _codes(codes, values.tolist(), name, where)
 
 
 def _of_polars(series: Any, name: str, where: str) -> Column:
     kind = series.dtype.to_python()
     if kind is type(None) or issubclass(kind, NUMBERS):
-        doubles: Doubles = series.cast(float).to_numpy()
-        return doubles
+        return np.asarray(series.cast(float).to_numpy())
     if kind is not str:
         raise unusable(name, series.dtype, kind, where, EXPECTED)
     text = series.cast(str)
@@ -100,8 +88,11 @@ def _of_polars(series: Any, name: str, where: str) -> Column:
     return _codes(codes.to_numpy(), values, name, where)
 
 
-def _codes(codes: Any, values: list[Any], name: str, where: str) -> Codes:
-    """Return codes of values that can be compared, sorted and written to a file."""
+def _codes(codes: Any, values: list[Any], name: str, where: str) -> Column:
+    """Return codes of values that can be compared, sorted and written to a file.
+
+    A column without any value has no kind: it is one of missing numbers.
+    """
     # Exactly str: what a subclass prints may be another text.
     values = [str.__str__(value) if isinstance(value, str) else value for value in values]
     if values and kind_of(values) is None:
@@ -116,10 +107,10 @@ def _codes(codes: Any, values: list[Any], name: str, where: str) -> Codes:
             fix="Convert the column: .astype(str) makes categories, pandas.to_numeric(…, "
             'errors="coerce") numbers.',
         )
-    return Codes(codes, values)
+    return Codes(codes, values) if (codes >= 0).any() else np.full(len(codes), np.nan)
 
 
-def kind_of(values: list[Any]) -> str | None:
+def kind_of(values: Sequence[Any]) -> str | None:
     """Return the kind of categories: text, booleans, numbers; None for anything else.
 
     >>> kind_of(["a", "b"]), kind_of([True]), kind_of([1, 2.5]), kind_of([1, "a"])

@@ -1,13 +1,12 @@
 """Conditions, targets and weights, row by row."""
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
-from condens.data.arrays import NUMBERS_EXPECTED, as_array
+from condens.data.arrays import as_numbers, dense
 from condens.errors import ArgumentError, NotFiniteError, ShapeError
 
 
@@ -41,11 +40,7 @@ class Rows(NamedTuple):
         Errors call them by their `names`.
         """
         first, second, third = names
-        condition, target = _tensor(condition, first), _tensor(target, second)
-        if condition.dim() == 1:
-            condition = condition.unsqueeze(1)
-        if target.dim() == 1:
-            target = target.unsqueeze(1)
+        condition, target = _columns(condition, first), _columns(target, second)
         if not target.is_floating_point():
             target = target.double()
         if target.dim() != 2:
@@ -66,10 +61,15 @@ class Rows(NamedTuple):
             raise ShapeError(
                 second, got="has no rows", expected="at least one is needed", fix="Pass some data."
             )
-        fix = "Drop such rows, or fill the entries and add a column that says which were filled."
-        _check_finite(first, condition, ~condition.isfinite(), fix)
-        fix = "Drop the row, or mark the entry missing with NaN."
-        _check_finite(second, target, target.isinf(), fix)
+        _check_finite(
+            first,
+            condition,
+            ~condition.isfinite(),
+            "Drop such rows, or fill the entries and add a column that says which were filled.",
+        )
+        _check_finite(
+            second, target, target.isinf(), "Drop the row, or mark the entry missing with NaN."
+        )
         return cls(condition, target, None if weights is None else _weights(weights, target, third))
 
     @classmethod
@@ -99,8 +99,7 @@ class Rows(NamedTuple):
 
     def take(self, index: Tensor) -> "Rows":
         """Return some of the rows, in this order."""
-        weights = None if self.weights is None else self.weights[index]
-        return Rows(self.condition[index], self.target[index], weights)
+        return self._each(lambda part: part[index])
 
     def observed(self, name: str = "target") -> "Rows":
         """Return the rows with an observed target and a weight above zero.
@@ -123,47 +122,32 @@ class Rows(NamedTuple):
 
     def to(self, device: torch.device | None) -> "Rows":
         """Return the rows on a device; None for where they are."""
-        if device is None:
-            return self
-        weights = None if self.weights is None else self.weights.to(device)
-        return Rows(self.condition.to(device), self.target.to(device), weights)
+        return self if device is None else self._each(lambda part: part.to(device))
+
+    def _each(self, change: Callable[[Tensor], Tensor]) -> "Rows":
+        weights = None if self.weights is None else change(self.weights)
+        return Rows(change(self.condition), change(self.target), weights)
 
     def split(self, fraction: float, seed: int) -> tuple["Rows", "Rows"]:
         """Return the rest and a random fraction of the rows, at least one each of two or more."""
-        generator = torch.Generator().manual_seed(seed)
-        order = torch.randperm(len(self), generator=generator)
+        order = torch.randperm(len(self), generator=torch.Generator().manual_seed(seed))
         count = min(max(round(fraction * len(self)), 1), len(self) - 1)
         return self.take(order[count:]), self.take(order[:count])
 
 
 def _tensor(values: Any, name: str) -> Tensor:
-    if not isinstance(values, Tensor):
-        values = torch.from_numpy(_native(as_array(values, name), name))
-    elif values.is_complex() or values.is_meta:
-        raise _no_numbers(name, "no data" if values.is_meta else values.dtype)
-    values = values.detach()
-    return values if values.dim() else values.unsqueeze(0)
+    if isinstance(values, Tensor):
+        return dense(values, name)
+    return torch.from_numpy(as_numbers(values, name))
 
 
-def _native(array: NDArray[Any], name: str) -> NDArray[Any]:
-    """Return what torch takes: the native byte order, no long doubles, nothing read-only."""
-    if array.dtype.kind not in "fiub":
-        raise _no_numbers(name, array.dtype)
-    native = np.dtype(np.float64) if array.dtype.itemsize > 8 else array.dtype.newbyteorder("=")
-    return np.require(array, native, ["C", "W"])
-
-
-def _no_numbers(name: str, dtype: object) -> ArgumentError:
-    return ArgumentError(
-        name,
-        got=f"holds {dtype}",
-        expected=NUMBERS_EXPECTED,
-        fix="Encode text and dates as numbers.",
-    )
+def _columns(values: Any, name: str) -> Tensor:
+    tensor = _tensor(values, name)
+    return tensor if tensor.dim() > 1 else tensor.reshape(-1, 1)
 
 
 def _weights(values: Any, target: Tensor, name: str) -> Tensor:
-    weights = _tensor(values, name).to(target.device, torch.float64)
+    weights = torch.atleast_1d(_tensor(values, name).to(target.device, torch.float64))
     if weights.shape != (len(target),):
         raise ShapeError(
             name,

@@ -34,11 +34,11 @@ class Table(NamedTuple):
         made = cls._of_frame(table, name) if is_frame(table) else cls._of_array(table, name)
         rows, columns = len(made.numbers), len(made.labels)
         if not rows or not columns:
-            empty = "0 feature(s)" if rows else "0 sample(s)"
-            shape = f"(shape=({rows}, {columns}))"
             # The words of scikit-learn, which users know and search for.
-            message = f"{name} has {empty} {shape} while a minimum of 1 is required"
-            raise ShapeError(f"{message}. Pass some data.")
+            raise ShapeError(
+                f"{name} has 0 {'feature' if rows else 'sample'}(s) (shape=({rows}, {columns})) "
+                "while a minimum of 1 is required. Pass some data."
+            )
         refuse_infinite(made.numbers, [made.labels[place] for place in made.places], name)
         return made
 
