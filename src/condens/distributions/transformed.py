@@ -84,7 +84,7 @@ class TransformedMixture(Mixture):
 
     def __init__(
         self,
-        mixture: GaussianMixture,
+        mixture: Mixture,
         transforms: Sequence[Transform],
         *,
         validate_args: bool | None = None,
