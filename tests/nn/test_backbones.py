@@ -90,7 +90,8 @@ def test_unknown_activation_is_named():
     with pytest.raises(ArgumentError) as raised:
         MLP(3, activation="swish")
     assert str(raised.value) == (
-        "activation is 'swish', but it names no activation. Choose one of silu, relu, tanh, gelu."
+        "activation is 'swish', but one of ('silu', 'relu', 'tanh', 'gelu') was expected. Pass one "
+        "of these names."
     )
 
 
@@ -127,8 +128,8 @@ FIXES = {
         ),
         (
             {"activation": ["silu"]},
-            "activation is ['silu'], but it names no activation. Choose one of silu, relu, tanh, "
-            "gelu.",
+            "activation is ['silu'], but one of ('silu', 'relu', 'tanh', 'gelu') was expected. Pass "
+            "one of these names.",
         ),
         (
             {"dropout": -0.1},

@@ -382,7 +382,9 @@ def test_a_condition_of_other_columns_is_refused(shape):
 def test_unknown_covariances_are_named():
     with pytest.raises(ArgumentError) as raised:
         MixtureNetwork.of(2, 3, covariance="banded")
-    text = f"covariance is 'banded', but no head has that name. Choose one of {', '.join(HEADS)}."
+    text = (
+        f"covariance is 'banded', but one of {tuple(HEADS)} was expected. Pass one of these names."
+    )
     assert str(raised.value) == text
 
 

@@ -96,19 +96,19 @@ def test_each_column_has_its_own_codes():
         (
             lambda: TableMLP(1, []),
             ArgumentError,
-            "categories is [], but 2 or more for every column of codes was expected. Count unknown "
+            "categories is [], but the number of codes of every column was expected. Count unknown "
             "as one, or use an MLP where there are no categories.",
         ),
         (
             lambda: TableMLP(1, [3, 1]),
             ArgumentError,
-            "categories is [3, 1], but 2 or more for every column of codes was expected. Count "
-            "unknown as one, or use an MLP where there are no categories.",
+            "categories is 1, but at least 2 was expected. Count unknown as one, or use an MLP "
+            "where there are no categories.",
         ),
         (
             lambda: TableMLP(1, [3])(torch.zeros(5, 3)),
             ShapeError,
-            "condition has shape [5, 3], but [b, 2] was expected. Pass the columns of numbers, "
+            "condition has shape [5, 3], but [5, 2] was expected. Pass the columns of numbers, "
             "then those of codes.",
         ),
         (
@@ -122,7 +122,7 @@ def test_each_column_has_its_own_codes():
                 TableMLP(1, [3]), head(), condition_columns=2, condition_codes=3
             ),
             ArgumentError,
-            "condition_codes is 3, but 0 to 2 was expected. Pass how many of the "
+            "condition_codes is 3, but at most 2 was expected. Pass how many of the "
             "condition_columns, at their end, are codes.",
         ),
         (

@@ -80,7 +80,12 @@ def check(tensors: Iterable[tuple[str, Any, tuple[int, ...]]], like: Tensor) -> 
         check_kind(name, tensor, like)
 
 
-def check_shape(name: str, tensor: Any, shape: tuple[int, ...]) -> None:
+def check_shape(
+    name: str,
+    tensor: Any,
+    shape: tuple[int, ...],
+    fix: str = "Make its shape fit the other arguments.",
+) -> None:
     """Raise a named error unless this is a dense tensor of the shape."""
     check_strided(name, tensor)
     if tensor.shape != shape:
@@ -88,7 +93,7 @@ def check_shape(name: str, tensor: Any, shape: tuple[int, ...]) -> None:
             name,
             got=f"has shape {list(tensor.shape)}",
             expected=f"{list(shape)} was expected",
-            fix="Make its shape fit the other arguments.",
+            fix=fix,
         )
 
 

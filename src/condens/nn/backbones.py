@@ -6,16 +6,16 @@ A backbone may be any module from a batch of conditions to features [b, F]. `MLP
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from numbers import Integral
 from typing import Any, ClassVar
 
 import torch
 from torch import Generator, Tensor, nn
 
-from condens.errors import ArgumentError, ShapeError
+from condens.errors import ArgumentError
 from condens.functional.tracing import anywhere
+from condens.kernels.checks import check_shape
 from condens.nn.randomness import Dropout, linear
-from condens.scalars import as_fraction, as_truth, as_whole
+from condens.scalars import as_choice, as_fraction, as_truth, as_whole
 
 ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
     "silu": nn.SiLU,
@@ -61,13 +61,9 @@ class MLP(nn.Module):
         generator: Generator | None = None,
     ) -> None:
         super().__init__()
-        if not isinstance(activation, str) or activation not in ACTIVATIONS:
-            raise ArgumentError(
-                "activation",
-                got=f"is {activation!r}",
-                expected="it names no activation",
-                fix=f"Choose one of {', '.join(ACTIVATIONS)}.",
-            )
+        activation = as_choice(
+            "activation", activation, tuple(ACTIVATIONS), fix="Pass one of these names."
+        )
         inputs = as_whole("inputs", inputs, 1, fix="Pass the number of columns of the condition.")
         width = as_whole("width", width, 1, fix="Pass the number of units of a layer, such as 128.")
         depth = as_whole("depth", depth, 1, fix="Pass the number of layers, such as 2.")
@@ -77,7 +73,7 @@ class MLP(nn.Module):
             "inputs": inputs,
             "width": width,
             "depth": depth,
-            "activation": str(activation),
+            "activation": activation,
             "normalise": normalise,
             "dropout": dropout,
         }
@@ -96,8 +92,7 @@ class MLP(nn.Module):
 
     def forward(self, condition: Tensor) -> Tensor:
         """Return features."""
-        features: Tensor = self.layers(condition)
-        return features
+        return self.layers(condition)
 
 
 class _Block(nn.Module):
@@ -115,8 +110,7 @@ class _Block(nn.Module):
         self.change = nn.Sequential(*before, linear(width, width, generator), activation, *after)
 
     def forward(self, features: Tensor) -> Tensor:
-        changed: Tensor = self.change(features)
-        return features + changed
+        return features + self.change(features)
 
 
 class TableMLP(nn.Module):
@@ -175,8 +169,7 @@ class TableMLP(nn.Module):
 
     def to_dict(self) -> dict[str, Any]:
         """Return kind and arguments as JSON values; `backbone_from_dict` reads them."""
-        options = self.mlp.to_dict()
-        del options["inputs"]
+        options = {name: value for name, value in self.mlp.to_dict().items() if name != "inputs"}
         table = {"kind": self.kind, "numeric": self.numeric, "categories": list(self.categories)}
         return options | table
 
@@ -187,18 +180,16 @@ class TableMLP(nn.Module):
             nn.functional.embedding(column, torch.cat([known.mean(0, keepdim=True), known]))
             for column, known in zip(codes.unbind(1), self.embeddings, strict=True)
         ]
-        features: Tensor = self.mlp(torch.cat([condition[:, : self.numeric], *vectors], 1))
-        return features
+        return self.mlp(torch.cat([condition[:, : self.numeric], *vectors], 1))
 
     def _codes(self, condition: Tensor) -> Tensor:
         """Return the codes [b, q] as whole numbers; refuse anything else."""
-        if condition.dim() != 2 or condition.shape[1] != self.inputs:
-            raise ShapeError(
-                "condition",
-                got=f"has shape {list(condition.shape)}",
-                expected=f"[b, {self.inputs}] was expected",
-                fix="Pass the columns of numbers, then those of codes.",
-            )
+        check_shape(
+            "condition",
+            condition,
+            (*condition.shape[:1], self.inputs),
+            fix="Pass the columns of numbers, then those of codes.",
+        )
         largest, dtype = max(self.categories), condition.dtype
         # Beyond this, two codes are the same number.
         if dtype.is_floating_point and largest > 2 / torch.finfo(dtype).eps:
@@ -250,11 +241,11 @@ def _sizes(categories: object) -> tuple[int, ...]:
     """Return the number of codes of every column."""
     listed = list(categories) if isinstance(categories, Iterable) else []
     fix = "Count unknown as one, or use an MLP where there are no categories."
-    if not listed or any(isinstance(size, Integral) and size < 2 for size in listed):
+    if not listed:
         raise ArgumentError(
             "categories",
             got=f"is {categories!r}",
-            expected="2 or more for every column of codes was expected",
+            expected="the number of codes of every column was expected",
             fix=fix,
         )
     return tuple(as_whole("categories", size, 2, fix=fix) for size in listed)

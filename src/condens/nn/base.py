@@ -9,12 +9,13 @@ from torch import Generator, Tensor, nn
 
 from condens.distributions.base import Mixture
 from condens.distributions.transformed import TransformedMixture, check_transforms
-from condens.errors import ArgumentError, NotFiniteError, ShapeError
+from condens.errors import NotFiniteError, ShapeError
 from condens.functional.losses import weighted_sum
 from condens.functional.tracing import anywhere, checks_values
 from condens.nn.extrapolation import extrapolate
 from condens.nn.heads.base import Head, Parameters
 from condens.nn.scaling import ConditionScaling, Standardiser
+from condens.scalars import as_whole
 from condens.transforms import Integer, Transform
 
 
@@ -32,11 +33,6 @@ class DensityNetwork(nn.Module, ABC):
     `TransformedMixture`.
     """
 
-    condition_scaling: ConditionScaling | None
-    target_scaling: Standardiser
-    names: tuple[str, ...] | None
-    transforms: tuple[Transform, ...] | None
-
     def __init__(
         self,
         dimensions: int,
@@ -46,19 +42,18 @@ class DensityNetwork(nn.Module, ABC):
         transforms: Sequence[Transform] | None = None,
     ) -> None:
         super().__init__()
-        whole = type(condition_codes) is int
-        if not whole or not 0 <= condition_codes <= (condition_columns or 0):
-            raise ArgumentError(
-                "condition_codes",
-                got=f"is {condition_codes!r}",
-                expected=f"0 to {condition_columns or 0} was expected",
-                fix="Pass how many of the condition_columns, at their end, are codes.",
-            )
-        self.dimensions, self.condition_codes = dimensions, condition_codes
+        self.dimensions = dimensions
+        self.condition_codes = as_whole(
+            "condition_codes",
+            condition_codes,
+            0,
+            condition_columns or 0,
+            fix="Pass how many of the condition_columns, at their end, are codes.",
+        )
         self.condition_scaling = (
             None
             if condition_columns is None
-            else ConditionScaling(condition_columns, fixed=condition_codes)
+            else ConditionScaling(condition_columns, fixed=self.condition_codes)
         )
         self.target_scaling = Standardiser(dimensions)
         self.names = None if names is None else tuple(names)
@@ -143,10 +138,9 @@ class DensityNetwork(nn.Module, ABC):
         Shapes: condition [b, C], or what the backbone takes → batch shape [b].
         """
         self._check_condition(condition)
-        standard = self.mixture_of(self.standardise_condition(condition))
-        mixture = self.target_scaling.inverse(standard)
+        read = self.standardise_condition(condition)
+        mixture = self.target_scaling.inverse(self.mixture_of(read))
         if self.transforms is not None:
-            # Networks with transforms have triangular heads.
             mixture = TransformedMixture(mixture, self.transforms)
         return mixture.to(condition.dtype if condition.is_floating_point() else self.dtype)
 
@@ -202,12 +196,15 @@ class DensityNetwork(nn.Module, ABC):
             each = each - transform.log_slope_at(column).nan_to_num(nan=0.0)
         return each
 
-    def extend_range(self, condition: Tensor) -> Self:
+    def extend_range(self, condition: Tensor) -> None:
         """Widen the training range to hold these conditions too; the scales stay."""
         if self.condition_scaling is not None:
             self._check_columns(condition)
             self.condition_scaling.extend(condition)
-        return self
+            self._share_scaling()
+
+    def _share_scaling(self) -> None:
+        """Pass new scales and ranges on to the members, if the network has any."""
 
     @torch.no_grad()
     def prepare(
@@ -231,6 +228,7 @@ class DensityNetwork(nn.Module, ABC):
         self.target_scaling.fit(real, "target")
         if from_data:
             self.start(self.target_scaling(real).cpu(), generator)
+        self._share_scaling()
         return self
 
     def check(self, condition: Tensor, target: Tensor) -> None:

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterable, Sequence
-from typing import Any, Self
+from typing import Any
 
 import torch
 from torch import Generator, Tensor, nn
@@ -93,28 +93,9 @@ class Ensemble(DensityNetwork):
         for member in self.members:
             member.start(target, generator)
 
-    @torch.no_grad()
-    def prepare(
-        self,
-        condition: Tensor,
-        target: Tensor,
-        *,
-        generator: Generator | None = None,
-        from_data: bool = True,
-    ) -> Self:
-        """Take the scales from data for every member, and place their components."""
-        super().prepare(condition, target, generator=generator, from_data=from_data)
-        return self._shared()
-
-    def extend_range(self, condition: Tensor) -> Self:
-        """Widen the training range of every member to hold these conditions too."""
-        super().extend_range(condition)
-        return self._shared()
-
-    def _shared(self) -> Self:
+    def _share_scaling(self) -> None:
         """Give every member the scales, so that it can be used alone."""
         for member in self.members:
             member.target_scaling.load_state_dict(self.target_scaling.state_dict())
             if self.condition_scaling is not None and member.condition_scaling is not None:
                 member.condition_scaling.load_state_dict(self.condition_scaling.state_dict())
-        return self

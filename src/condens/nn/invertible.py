@@ -5,9 +5,8 @@ over the batch, without inverses, and in any precision.
 """
 
 import math
-import operator
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Generator, Tensor, nn
@@ -21,17 +20,16 @@ from condens.functional.precision import widen
 from condens.functional.sampling import from_latent, pick
 from condens.functional.tracing import anywhere
 from condens.functional.triangular import as_full, log_determinant, packed_size, whiten
+from condens.kernels.checks import check_shape
+from condens.scalars import as_whole
 
-if TYPE_CHECKING:
+try:
+    from FrEIA.modules import InvertibleModule
+except ModuleNotFoundError:
     InvertibleModule = nn.Module
-else:
-    try:
-        from FrEIA.modules import InvertibleModule
-    except ModuleNotFoundError:
-        InvertibleModule = nn.Module
 
 
-class GaussianMixtureBlock(InvertibleModule):
+class GaussianMixtureBlock(InvertibleModule):  # type: ignore[misc]
     """Map x to z = Ū(x − μ) and back, for a component of each row or for all of them.
 
     The condition holds the mixtures, in one of these forms:
@@ -141,9 +139,16 @@ class GaussianMixtureBlock(InvertibleModule):
         tensor([1], dtype=torch.int32)
         """
         _check_weights(w)
-        generator = None if seed is None else _seeded(seed, w.device)
-        options: dict[str, Any] = {"device": w.device, "generator": generator}
-        coarse, fine = (torch.rand(len(w), 1, **options) for _ in range(2))
+        generator = None
+        if seed is not None:
+            fix = "Pass an int of 64 bits, or None for torch's generator."
+            generator = Generator(w.device).manual_seed(
+                as_whole("seed", seed, -(2**63), 2**64 - 1, fix=fix)
+            )
+        # One after the other, as FrEIA's draws are the first.
+        coarse, fine = (
+            torch.rand(len(w), 1, device=w.device, generator=generator) for _ in range(2)
+        )
         # The 24 bits of a float32 alone would draw a weight of 10⁻⁹ far too often, or never.
         uniform = widen(coarse) + 0.5 * torch.finfo(coarse.dtype).eps * widen(fine)
         return pick(uniform.T, widen(w.detach()).cumsum(-1))[0].int()
@@ -160,9 +165,8 @@ class GaussianMixtureBlock(InvertibleModule):
 
         Shapes: w [b, K], z [b, K, D], log_jacobian [b, K] → [b].
         """
-        joint = _joint(w, z, log_jacobian)
         constant = 0.5 * z.shape[-1] * LOG_2PI if freia_compatible else 0.0
-        return (-log_total(joint) - constant).to(z.dtype)
+        return (-log_total(_joint(w, z, log_jacobian)) - constant).to(z.dtype)
 
     @staticmethod
     def nll_upper_bound(
@@ -203,7 +207,12 @@ def _read(c: Tensor | Sequence[Any] | None, dimensions: int) -> tuple[Tensor, Te
                 fix="Pass c in the order [w, mu, U, i].",
             )
     w, means, factors = tensors if len(tensors) == 3 else _unpacked(tensors[0], dimensions)
-    _check_sizes(w, means, factors, dimensions)
+    _check_axes(w)
+    fix = "Pass the axes of w [b, K], then the dimensions of x."
+    check_shape("mu", means, (*w.shape, dimensions), fix=fix)
+    if factors.shape != means.shape:  # they are not diagonal
+        fix = f"Pass D log-diagonals, then the strict upper triangle; or {dimensions} alone."
+        check_shape("U", factors, (*w.shape, packed_size(dimensions)), fix=fix)
     return w, means, factors, choice
 
 
@@ -217,29 +226,8 @@ def _unpacked(packed: Tensor, dimensions: int) -> tuple[Tensor, Tensor, Tensor]:
             expected=f"[b, {single}·K] was expected for {dimensions} dimensions",
             fix="Make it with GaussianMixtureBlock.pack(logits, means, factors).",
         )
-    layout = Layout.of(packed.shape[1] // single, dimensions)
-    logits, means, factors = layout.split(packed)
+    logits, means, factors = Layout.of(packed.shape[1] // single, dimensions).split(packed)
     return torch.softmax(logits, -1), means, factors
-
-
-def _check_sizes(w: Tensor, means: Tensor, factors: Tensor, dimensions: int) -> None:
-    """Check that the parameters are those of one batch of mixtures."""
-    full = packed_size(dimensions)
-    _check_axes(w)
-    if means.shape != (*w.shape, dimensions):
-        raise ShapeError(
-            "mu",
-            got=f"has shape {list(means.shape)}",
-            expected=f"{[*w.shape, dimensions]} was expected",
-            fix="Pass the axes of w [b, K], then the dimensions of x.",
-        )
-    if factors.shape != (*w.shape, full) and factors.shape != means.shape:
-        raise ShapeError(
-            "U",
-            got=f"has shape {list(factors.shape)}",
-            expected=f"{[*w.shape, full]} was expected",
-            fix=f"Pass D log-diagonals, then the strict upper triangle; or {dimensions} alone.",
-        )
 
 
 def _one_input(x: Sequence[Tensor], means: Tensor, *, alone: bool) -> Tensor:
@@ -261,19 +249,6 @@ def _one_input(x: Sequence[Tensor], means: Tensor, *, alone: bool) -> Tensor:
             fix="Pass one row of x for each row of c; one x a component only without i.",
         )
     return x[0]
-
-
-def _seeded(seed: int, device: torch.device) -> Generator:
-    """Return a new generator with this seed."""
-    try:
-        return Generator(device).manual_seed(operator.index(seed))
-    except (TypeError, ValueError, RuntimeError):
-        raise ArgumentError(
-            "seed",
-            got=f"is {seed!r}",
-            expected="a whole number of 64 bits was expected",
-            fix="Pass an int, or None for torch's generator.",
-        ) from None
 
 
 def _check_weights(w: Tensor) -> None:
@@ -337,14 +312,11 @@ def _joint(w: Tensor, z: Tensor, log_jacobian: Tensor) -> Tensor:
     # A code whose square overflows is at no density, and its gradient would overflow too.
     codes = widen(torch.where(z.abs() >= longest(z), torch.inf, z))
     origin = codes.new_zeros(z.shape[-1])
-    # N(z; 0, I) is N(0; z, I).
-    return _log_weights(w) + component_log_prob(origin, codes, origin) + widen(log_jacobian)
-
-
-def _log_weights(w: Tensor) -> Tensor:
     wide, largest = widen(w), torch.finfo(w.dtype).max
     positive = torch.where(wide > 0, wide, 1.0)
     if positive.requires_grad:
         # 1/w of a weight near underflow overflows w's dtype, and its softmax would make it NaN.
         positive.register_hook(lambda gradient: gradient.clamp(-largest, largest))
-    return torch.where(wide > 0, positive.log(), -torch.inf)
+    log_weights = torch.where(wide > 0, positive.log(), -torch.inf)
+    # N(z; 0, I) is N(0; z, I).
+    return log_weights + component_log_prob(origin, codes, origin) + widen(log_jacobian)

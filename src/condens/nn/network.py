@@ -13,6 +13,7 @@ from condens.nn.base import DensityNetwork
 from condens.nn.heads import HEADS
 from condens.nn.heads.base import CEILING, FLOOR, Head, Parameters
 from condens.nn.initialise import spread
+from condens.scalars import as_choice
 from condens.transforms import Transform
 
 
@@ -84,13 +85,7 @@ class MixtureNetwork(DensityNetwork):
         >>> MixtureNetwork.of(3, 40, covariance="low_rank", rank=2)(torch.zeros(1, 3))
         LowRankMixture(batch_shape=[1], n_components=10, dimensions=40, rank=2)
         """
-        if covariance not in HEADS:
-            raise ArgumentError(
-                "covariance",
-                got=f"is {covariance!r}",
-                expected="no head has that name",
-                fix=f"Choose one of {', '.join(HEADS)}.",
-            )
+        as_choice("covariance", covariance, tuple(HEADS), fix="Pass one of these names.")
         if rank is not None and "rank" not in HEADS[covariance].options:
             raise ArgumentError(
                 "rank",
@@ -136,34 +131,7 @@ class MixtureNetwork(DensityNetwork):
 
     def features(self, condition: Tensor) -> Tensor:
         """Return the backbone's features of standardised conditions, in the head's dtype."""
-        features = self.backbone(condition)
-        self._check_features(features, condition)
-        return features.to(self.dtype)
-
-    def free_parameters(self, condition: Tensor) -> Parameters:
-        """Return the head's parameters for standardised conditions."""
-        return self.head.parameters_of(self.features(condition))
-
-    def _free_nll(self, condition: Tensor, target: Tensor) -> Tensor:
-        return self.head.nll(self.features(condition), target)
-
-    def _free_loss(self, condition: Tensor, target: Tensor, weights: Tensor | None) -> Tensor:
-        return self.head.loss(self.features(condition), target, weights)
-
-    def start(self, target: Tensor, generator: Generator) -> None:
-        """Place the components on standardised targets."""
-        head = self.head
-        head.start_from(spread(target, head.n_components, floor=head.floor, generator=generator))
-
-    def with_components(self, kept: Sequence[int]) -> Self:
-        """Return a copy that has only some of the components."""
-        made = copy.deepcopy(self)
-        made.head = self.head.with_components(kept)
-        return made
-
-    def _check_features(self, features: Any, condition: Tensor) -> None:
-        """Raise a named error unless a backbone returned what the head reads."""
-        width = self.head.linear.in_features
+        features, width = self.backbone(condition), self.head.linear.in_features
         if not isinstance(features, Tensor):
             raise KindError(
                 "backbone",
@@ -179,6 +147,28 @@ class MixtureNetwork(DensityNetwork):
                 expected=f"{[*rows, width]} was expected, as the head reads {width} features",
                 fix="Give the head as many features as the backbone returns for each row.",
             )
+        return features.to(self.dtype)
+
+    def free_parameters(self, condition: Tensor) -> Parameters:
+        """Return the head's parameters for standardised conditions."""
+        return self.head.parameters_of(self.features(condition))
+
+    def _free_nll(self, condition: Tensor, target: Tensor) -> Tensor:
+        return self.head.nll(self.features(condition), target)
+
+    def _free_loss(self, condition: Tensor, target: Tensor, weights: Tensor | None) -> Tensor:
+        return self.head.loss(self.features(condition), target, weights)
+
+    def start(self, target: Tensor, generator: Generator) -> None:
+        """Place the components on standardised targets."""
+        n_components, floor = self.head.n_components, self.head.floor
+        self.head.start_from(spread(target, n_components, floor=floor, generator=generator))
+
+    def with_components(self, kept: Sequence[int]) -> Self:
+        """Return a copy that has only some of the components."""
+        made = copy.deepcopy(self)
+        made.head = self.head.with_components(kept)
+        return made
 
 
 def _check_parts(backbone: Any, head: Any, columns: int | None) -> None:

@@ -48,14 +48,11 @@ class Standardiser(nn.Module):
     Shapes: [b, D] → [b, D].
     """
 
-    location: Tensor
-    scale: Tensor
-
     def __init__(self, columns: int, fixed: int = 0) -> None:
         super().__init__()
         self.free = columns - fixed
-        self.register_buffer("location", torch.zeros(columns, dtype=torch.float64))
-        self.register_buffer("scale", torch.ones(columns, dtype=torch.float64))
+        self.location = nn.Buffer(torch.zeros(columns, dtype=torch.float64))
+        self.scale = nn.Buffer(torch.ones(columns, dtype=torch.float64))
 
     @torch.no_grad()
     def fit(self, values: Tensor, name: str = "values") -> Self:
@@ -108,13 +105,11 @@ class Standardiser(nn.Module):
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Any:
         # `network.float()` may move these buffers to another device, but must not round them.
-        exact = dict(self._buffers)
-        applied = super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        exact = dict(self.named_buffers(recurse=False))
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         for name, buffer in exact.items():
-            moved = self._buffers[name]
-            if buffer is not None and moved is not None:
-                self._buffers[name] = buffer.to(moved.device)
-        return applied
+            self._buffers[name] = buffer.to(getattr(self, name).device)
+        return self
 
 
 class Ends(NamedTuple):
@@ -129,10 +124,6 @@ class Ends(NamedTuple):
     first: Tensor
     last: Tensor
     reach: Tensor
-
-    def to(self, dtype: torch.dtype) -> "Ends":
-        """Return the ends in another precision."""
-        return Ends(*(end.to(dtype) for end in self))
 
 
 class ConditionScaling(Standardiser):
@@ -156,13 +147,10 @@ class ConditionScaling(Standardiser):
     tensor([-1.0000, 2.0000, 2.3333, 2.5000], dtype=torch.float64)
     """
 
-    lower: Tensor
-    upper: Tensor
-
     def __init__(self, columns: int, fixed: int = 0) -> None:
         super().__init__(columns, fixed)
-        self.register_buffer("lower", torch.full((columns,), EMPTY, dtype=torch.float64))
-        self.register_buffer("upper", torch.full((columns,), -EMPTY, dtype=torch.float64))
+        self.lower = nn.Buffer(torch.full((columns,), EMPTY, dtype=torch.float64))
+        self.upper = nn.Buffer(torch.full((columns,), -EMPTY, dtype=torch.float64))
         self._known: dict[Any, tuple[list[tuple[int, int]], Ends, tuple[Tensor, ...]]] = {}
 
     @torch.no_grad()
@@ -228,27 +216,27 @@ class ConditionScaling(Standardiser):
         """
         buffers = (self.location, self.scale, self.lower, self.upper)
         if not checks_values(*buffers) or any(buffer.is_inference() for buffer in buffers):
-            return self._find_ends(limit).to(dtype)
+            return self._find_ends(limit, dtype)
         # The entry keeps the buffers alive, so that their ids stay theirs.
         stamp = [(id(buffer), buffer._version) for buffer in buffers]
         if self._known.get((limit, dtype), (None,))[0] != stamp:
-            self._known[limit, dtype] = stamp, self._find_ends(limit).to(dtype), buffers
+            self._known[limit, dtype] = stamp, self._find_ends(limit, dtype), buffers
         return self._known[limit, dtype][1]
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_known": {}}
 
-    def _find_ends(self, dtype: torch.dtype) -> Ends:
+    def _find_ends(self, limit: torch.dtype, dtype: torch.dtype) -> Ends:
         known = self.lower <= self.upper
         # Where a column varies its range is longer than its scale; a constant one has scale one.
         margin = MARGIN * torch.maximum(self.upper - self.lower, self.scale)
         raw = torch.stack([self.lower, self.upper, self.lower - margin, self.upper + margin])
         # Through the function that values go through: rounding puts none inside on the outside.
         low, high, first, last = super().forward(raw).unbind()
-        most = min(MAX_STANDARDISED, math.sqrt(torch.finfo(dtype).max))
+        most = min(MAX_STANDARDISED, math.sqrt(torch.finfo(limit).max))
         number = torch.arange(len(known), device=known.device) < self.free
-        limit = torch.where(number, torch.full_like(self.scale, most), torch.inf)
-        low, first = (torch.where(known, end, -torch.inf).clamp(min=-limit) for end in (low, first))
-        high, last = (torch.where(known, end, torch.inf).clamp(max=limit) for end in (high, last))
+        bound = torch.where(number, torch.full_like(self.scale, most), torch.inf)
+        low, first = (torch.where(known, end, -torch.inf).clamp(min=-bound) for end in (low, first))
+        high, last = (torch.where(known, end, torch.inf).clamp(max=bound) for end in (high, last))
         reach = (REACH * (high - low)).clamp(min=REACH, max=most)
-        return Ends(low, high, first, last, reach)
+        return Ends(*(end.to(dtype) for end in (low, high, first, last, reach)))

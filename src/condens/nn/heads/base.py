@@ -15,11 +15,10 @@ import torch
 from torch import Generator, Tensor, nn
 
 from condens.distributions.base import Mixture
-from condens.errors import ShapeError
 from condens.functional.losses import weighted_sum
 from condens.functional.tracing import checks_values
 from condens.functional.triangular import check_bounds
-from condens.kernels.checks import check, check_strided, check_weights
+from condens.kernels.checks import check, check_shape, check_strided, check_weights
 from condens.nn.initialise import Start
 from condens.nn.randomness import linear
 from condens.scalars import as_whole
@@ -53,9 +52,11 @@ class Parameters(Protocol):
     def affine(self, scale: Tensor, loc: Tensor) -> Self:
         """Return the parameters of the mixtures of scale·x + loc."""
 
-    def __init__(self, *tensors: Tensor) -> None: ...
+    def __init__(self, *tensors: Tensor) -> None:
+        """Take the tensors in their order."""
 
-    def __iter__(self) -> Iterator[Tensor]: ...
+    def __iter__(self) -> Iterator[Tensor]:
+        """Return the tensors in their order."""
 
 
 P = TypeVar("P", bound=Parameters)
@@ -158,13 +159,12 @@ class Head(nn.Module, ABC, Generic[P]):
 
     def nll(self, features: Tensor, target: Tensor) -> Tensor:
         """Return −log p(target) of each row; NaN entries are unobserved."""
-        if target.shape != (*features.shape[:-1], self.dimensions):
-            raise ShapeError(
-                "target",
-                got=f"has shape {list(target.shape)}",
-                expected=f"{[*features.shape[:-1], self.dimensions]} was expected",
-                fix="Pass a row for each row of features, and a column for each dimension.",
-            )
+        check_shape(
+            "target",
+            target,
+            (*features.shape[:-1], self.dimensions),
+            fix="Pass a row for each row of features, and a column for each dimension.",
+        )
         return self.nll_of(self.parameters_of(features), target)
 
     def logits_of(self, features: Tensor) -> Tensor:
@@ -222,19 +222,14 @@ class Head(nn.Module, ABC, Generic[P]):
     def with_components(self, kept: Sequence[int]) -> Self:
         """Return a head with some of the components, its other outputs unchanged."""
         made = copy.deepcopy(self)
-        made.n_components = len(kept)
-        # Another generator than torch's: these weights are overwritten.
-        made.linear = linear(self.linear.in_features, made._outputs, Generator())
-        made.to(self.linear.weight)
-        means, scales = self.n_components, self.n_components * (1 + self.dimensions)
-        for ours, theirs in zip(self.linear.parameters(), made.linear.parameters(), strict=True):
-            parts = [ours[:means], ours[means:scales], ours[scales:]]
-            shared = len(parts[2]) == made._scale_outputs  # by all components
-            chosen = [
-                part.unflatten(0, (self.n_components, -1))[list(kept)].flatten(0, 1)
-                for part in parts[: 2 if shared else 3]
-            ]
-            theirs.copy_(torch.cat([*chosen, *parts[len(chosen) :]]))
+        made.n_components, chosen = len(kept), list(kept)
+        logits, means, scales = self._split(torch.arange(self.linear.out_features))
+        if len(scales) != made._scale_outputs:  # they are not shared by all components
+            scales = scales.unflatten(0, (self.n_components, -1))[chosen]
+        rows = torch.cat([logits[chosen], means[chosen].flatten(), scales.flatten()])
+        made.linear.weight = nn.Parameter(self.linear.weight[rows])
+        made.linear.bias = nn.Parameter(self.linear.bias[rows])
+        made.linear.out_features = len(rows)
         return made
 
     def _split(self, outputs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -247,8 +242,6 @@ class Head(nn.Module, ABC, Generic[P]):
 
         Scales at or beyond a bound, for which there is none, are moved inside first.
         """
-        rest = (-log_diagonal).exp() - self.floor
-        if self.floor:
-            rest = rest.clamp(min=0.1 * self.floor)
+        rest = ((-log_diagonal).exp() - self.floor).clamp(min=0.1 * self.floor)
         # At least 0.1/ceiling: a scale of ten elevenths of the ceiling is the widest start.
         return (1 / rest - 1 / self.ceiling).clamp(min=0.1 / self.ceiling).log()

@@ -55,9 +55,8 @@ class LowRankHead(Head[Parameters]):
         """Return logits [..., K], means [..., K, D], log s [..., K, D] and V [..., K, D, r]."""
         logits, means, outputs = self._split(self.linear(features))
         outputs = outputs.unflatten(-1, (self.n_components, self.dimensions, 1 + self.rank))
-        log_scales, loadings = outputs[..., 0], outputs[..., 1:]
-        log_scales = bounded_log_scales(log_scales, self.floor, self.ceiling)
-        return Parameters(logits, means, log_scales, loadings)
+        log_scales = bounded_log_scales(outputs[..., 0], self.floor, self.ceiling)
+        return Parameters(logits, means, log_scales, outputs[..., 1:])
 
     join = staticmethod(low_rank_algebra.ensemble)
 
