@@ -119,7 +119,7 @@ def test_third_parties_are_those_of_the_row(path):
     row = row_of(path)
     for found in imported(path):
         package = found.name.split(".")[0]
-        if package != "condens" and package not in sys.stdlib_module_names:
+        if package not in {"condens", "_typeshed", *sys.stdlib_module_names}:
             assert package in row.packages + row.lazy, f"{short(path)}:{found.line}: {found.name}"
 
 
