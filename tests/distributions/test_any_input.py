@@ -50,8 +50,8 @@ MIXTURES = {
     "full, with names": GaussianMixture(*FULL, names=["a", "b"]),
     "low_rank": LowRankMixture(*LOW),
     "low_rank, one dimension": LowRankMixture(*random_low_rank((4,), 3, 1, 1)),
-    "mapped": TransformedMixture(GaussianMixture(*FULL), [Positive(), Integer(0)]),
-    "mapped, one dimension": TransformedMixture(
+    "transformed": TransformedMixture(GaussianMixture(*FULL), [Positive(), Integer(0)]),
+    "transformed, one dimension": TransformedMixture(
         GaussianMixture(*random_parameters((4,), 3, 1)), [Interval(0.0, 1.0)]
     ),
 }
@@ -120,7 +120,10 @@ MAKERS = {
     "names": (lambda names: GaussianMixture(*FULL, names=names), [None]),
     "validate_args": (lambda flag: GaussianMixture(*FULL, validate_args=flag), [None]),
     "TransformedMixture": (TransformedMixture, [MIXTURES["full"], [Real(), Real()]]),
-    "a map": (lambda own: TransformedMixture(MIXTURES["full"], [Real(), own]), [None]),
+    "a transform": (
+        lambda transform: TransformedMixture(MIXTURES["full"], [Real(), transform]),
+        [None],
+    ),
     "from_covariances": (GaussianMixture.from_covariances, GIVEN),
     "from_precisions": (GaussianMixture.from_precisions, GIVEN),
     "from_scale_tril": (
@@ -263,7 +266,7 @@ OVERCOMMIT = Path("/proc/sys/vm/overcommit_memory")
     not OVERCOMMIT.exists() or OVERCOMMIT.read_text().strip() == "1",
     reason="the system promises memory that it does not have",
 )
-@pytest.mark.parametrize("name", ["full", "low_rank", "mapped"])
+@pytest.mark.parametrize("name", ["full", "low_rank", "transformed"])
 def test_draws_beyond_memory_are_named(name):
     """Ten terabytes: no size is too large to write down, but there is no room for them."""
     m, many = MIXTURES[name], 10**11

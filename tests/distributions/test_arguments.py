@@ -1,4 +1,4 @@
-"""Bad arguments: each error names the argument and the remedy."""
+"""Bad arguments: each error names the argument and what to do."""
 
 import pytest
 import torch
@@ -27,7 +27,7 @@ def z(*shape, **options):
 NAN, INF = float("nan"), float("inf")
 EYE = torch.eye(2).expand(3, 2, 2)
 
-# Call, error, words the message must have: the argument, what came, the remedy.
+# Call, error, words the message must have: the argument, what is wrong, what to do.
 # fmt: off
 CONSTRUCTION = {
     "logits without components": (lambda: GaussianMixture(z(()), z(1, 2), z(1, 3)), ShapeError, r"logits has shape \[\].*\[\.\.\., K\].*K = 1"),
@@ -145,7 +145,7 @@ QUESTIONS = {
 
 
 @pytest.mark.parametrize("name", CONSTRUCTION | QUESTIONS)
-def test_error_names_argument_and_remedy(name):
+def test_error_names_argument_and_fix(name):
     call, kind, words = (CONSTRUCTION | QUESTIONS)[name]
     with pytest.raises(kind, match=rf"(?s){words}") as caught:
         call()

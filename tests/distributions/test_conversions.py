@@ -85,7 +85,7 @@ def test_gradients_go_both_ways():
 
 
 @pytest.mark.parametrize(
-    ("given", "told"),
+    ("given", "got"),
     [
         (dist.Normal(0.0, 1.0), "mixture is Normal"),
         (
@@ -104,8 +104,8 @@ def test_gradients_go_both_ways():
         (GaussianMixture(torch.zeros(1), torch.zeros(1, 1), torch.zeros(1, 1)), "GaussianMixture"),
     ],
 )
-def test_other_families_are_refused(given, told):
-    with pytest.raises(ArgumentError, match=rf"{told}.*MixtureSameFamily of MultivariateNormal"):
+def test_other_families_are_refused(given, got):
+    with pytest.raises(ArgumentError, match=rf"{got}.*MixtureSameFamily of MultivariateNormal"):
         GaussianMixture.from_mixture_same_family(given)
 
 
@@ -118,14 +118,14 @@ TRANSFORMS = {
 
 @pytest.mark.parametrize("name", TRANSFORMS)
 def test_torch_transforms_agree_with_our_maps(name):
-    transform, own = TRANSFORMS[name]
+    transform, transform = TRANSFORMS[name]
     base = GaussianMixture(numbers(4, 3), numbers(4, 3, 2, seed=1), numbers(4, 3, 3, seed=2))
-    ours = TransformedMixture(base, [own, own])
+    ours = TransformedMixture(base, [transform, transform])
     if name == "affine":
-        ours = TransformedMixture(base.affine(-2.0, 1.0), [own, own])
+        ours = TransformedMixture(base.affine(-2.0, 1.0), [transform, transform])
     if transform.domain.event_dim == 0:
         transform = dist.IndependentTransform(transform, 1)
     theirs = dist.TransformedDistribution(base, [transform])
     value = transform(numbers(6, 4, 2, seed=5))
     close(ours.log_prob(value), theirs.log_prob(value))
-    assert own.contains(theirs.sample((100,))).all()
+    assert transform.contains(theirs.sample((100,))).all()

@@ -17,7 +17,7 @@ from condens.transforms import Integer, Positive, Real
 MIXTURES = {
     "full": lambda batch: GaussianMixture(*random_parameters(batch, 3, 1)),
     "low_rank": lambda batch: LowRankMixture(*random_low_rank(batch, 3, 1, 1)),
-    "mapped": lambda batch: TransformedMixture(
+    "transformed": lambda batch: TransformedMixture(
         GaussianMixture(*random_parameters(batch, 3, 1)), [Real()]
     ),
 }
@@ -116,8 +116,8 @@ def test_every_reading_is_the_one_by_hand():
         members = members.expand(got.shape)
         rows = [p.reshape(-1, *p.shape[len(batch) :]) for p in mixture.parameters]
         for index in itertools.product(*map(range, got.shape)):
-            own = GaussianMixture(*(p[members[index]] for p in rows))
-            assert_close(own.log_prob(points[index].reshape(1)), got[index])
+            transform = GaussianMixture(*(p[members[index]] for p in rows))
+            assert_close(transform.log_prob(points[index].reshape(1)), got[index])
 
 
 SIZES = (1, 2, 3)
@@ -160,16 +160,16 @@ def test_coverages_broadcast_as_probabilities_do():
 
 
 def test_whole_and_positive_numbers_come_without_their_axis_too():
-    for own in (Positive(), Integer(0)):
-        mixture = TransformedMixture(MIXTURES["full"](()), [own])
+    for transform in (Positive(), Integer(0)):
+        mixture = TransformedMixture(MIXTURES["full"](()), [transform])
         y = torch.arange(1.0, 6.0, dtype=torch.float64)
         assert_close(mixture.log_prob(y), mixture.log_prob(y[:, None]), rtol=0, atol=0)
         assert_close(mixture.cdf(y), mixture.cdf(y[:, None]), rtol=0, atol=0)
 
 
 def test_a_single_mixture_is_observed_too():
-    for own, seen in ((Positive(), 2.0), (Integer(), 3.0)):
-        mixture = TransformedMixture(MIXTURES["full"](()), [own])
+    for transform, seen in ((Positive(), 2.0), (Integer(), 3.0)):
+        mixture = TransformedMixture(MIXTURES["full"](()), [transform])
         assert_close(mixture.observed_log_prob([seen]), mixture.log_prob([seen]), rtol=0, atol=0)
         assert mixture.observed_log_prob([torch.nan]) == 0
 

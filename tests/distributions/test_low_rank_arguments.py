@@ -1,4 +1,4 @@
-"""Bad arguments of low-rank mixtures: each error names the argument and the remedy."""
+"""Bad arguments of low-rank mixtures: each error names the argument and what to do."""
 
 import pytest
 import torch
@@ -63,7 +63,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_error_names_argument_and_remedy(name):
+def test_error_names_argument_and_fix(name):
     call, kind, words = BAD[name]
     with pytest.raises(kind, match=rf"(?s){words}") as caught:
         call()

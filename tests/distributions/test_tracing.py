@@ -18,14 +18,14 @@ NETWORKS = {
     "full": {},
     "tied": {"covariance": "tied"},
     "low_rank": {"covariance": "low_rank", "rank": 1},
-    "mapped": {"transforms": [Positive(), Interval(0.0, 1.0)]},
+    "transformed": {"transforms": [Positive(), Interval(0.0, 1.0)]},
     "whole": {"transforms": [Positive(), Integer(0)]},
     "categories": {"categories": [4]},
 }
 MIXTURES = {
     "full": lambda *batch: GaussianMixture(*random_parameters(batch, 3, 2), names=["a", "b"]),
     "low_rank": lambda *batch: LowRankMixture(*random_low_rank(batch, 3, 2, 1)),
-    "mapped": lambda *batch: TransformedMixture(
+    "transformed": lambda *batch: TransformedMixture(
         GaussianMixture(*random_parameters(batch, 3, 2)), [Positive(), Interval(0.0, 1.0)]
     ),
 }
@@ -77,7 +77,7 @@ def test_compiled_densities_answer_as_they_do(name):
     assert_close(density, net(condition).log_prob(target), rtol=1e-12, atol=1e-12)
 
 
-@pytest.mark.parametrize("name", ["full", "low_rank", "mapped"])
+@pytest.mark.parametrize("name", ["full", "low_rank", "transformed"])
 def test_compiled_losses_leave_out_what_was_not_observed(name):
     net, (condition, target) = network(name), rows(name)
     target[0, 1] = target[2] = target[4, 0] = NAN
@@ -146,7 +146,7 @@ def test_exported_losses_are_those_of_the_networks(name):
     assert_close(program.module()(*fewer), net.loss(*fewer), rtol=1e-12, atol=1e-12)
 
 
-@pytest.mark.parametrize("name", ["full", "mapped"])
+@pytest.mark.parametrize("name", ["full", "transformed"])
 def test_exported_networks_are_saved(name):
     net, (condition, target) = network(name), rows(name)
     file = io.BytesIO()
@@ -187,13 +187,15 @@ class Draws(torch.nn.Module):
 
 
 @pytest.mark.parametrize("validate", [True, False])
-@pytest.mark.parametrize("mapped", [False, True])
+@pytest.mark.parametrize("transformed", [False, True])
 @pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
 @pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning")
 @pytest.mark.parametrize("how", ["compile", "export", "trace"])
-def test_draws_follow_the_parameters_of_a_graph(how, mapped, validate):
+def test_draws_follow_the_parameters_of_a_graph(how, transformed, validate):
     transforms = [Real(), Positive()]
-    draws = Draws(lambda base: TransformedMixture(base, transforms) if mapped else base, validate)
+    draws = Draws(
+        lambda base: TransformedMixture(base, transforms) if transformed else base, validate
+    )
     means = torch.zeros(2, 2)
     if how == "compile":
         torch._dynamo.reset()
@@ -204,7 +206,7 @@ def test_draws_follow_the_parameters_of_a_graph(how, mapped, validate):
         graph = torch.jit.trace(draws, means, check_trace=False)
     drawn = graph(means + 5.0)
     assert drawn.shape == (3, 2)
-    expected = torch.tensor([5.0, 5.0]).exp() if mapped else torch.tensor([5.0, 5.0])
+    expected = torch.tensor([5.0, 5.0]).exp() if transformed else torch.tensor([5.0, 5.0])
     assert_close(drawn[:, 1], expected[1:].expand(3), rtol=0.01, atol=0.01)
 
 

@@ -1,4 +1,4 @@
-"""Mixtures seen through maps: quantiles, samples, scores, gradients, batches, errors."""
+"""Transformed mixtures: quantiles, samples, scores, gradients, batches, errors."""
 
 import itertools
 import math
@@ -21,7 +21,7 @@ INF, NAN = float("inf"), float("nan")
 # Real dimensions only: the mixture itself.
 
 
-def test_real_maps_change_nothing():
+def test_real_transforms_change_nothing():
     for dtype in (torch.float32, torch.float64):
         base = GaussianMixture(*random_parameters((4,), 3, 2), names=["a", "b"]).to(dtype)
         same = TransformedMixture(base, [Real(), Real()])
@@ -45,12 +45,12 @@ def test_real_maps_change_nothing():
 # Quantiles.
 
 
-@pytest.mark.parametrize("own", KINDS.values(), ids=KINDS)
-def test_quantiles(own):
-    m = mixture_of([own], batch=(3,), spread=0.8)
+@pytest.mark.parametrize("transform", KINDS.values(), ids=KINDS)
+def test_quantiles(transform):
+    m = mixture_of([transform], batch=(3,), spread=0.8)
     p = torch.tensor([1e-12, 0.01, 0.2, 0.5, 0.9, 0.999], dtype=torch.float64)[:, None]
     y = m.icdf(p)
-    if own.discrete:
+    if transform.discrete:
         assert torch.equal(y, y.floor())
         assert (m.cdf(y) >= p).all()
         assert (m.cdf(y - 1) < p).all()
@@ -61,11 +61,11 @@ def test_quantiles(own):
     assert_close(high, m.icdf(0.9), rtol=1e-10, atol=1e-10)
 
 
-@pytest.mark.parametrize("own", [Integer(), Integer(0)], ids=repr)
-def test_quantiles_at_the_end_of_a_cell(own):
+@pytest.mark.parametrize("transform", [Integer(), Integer(0)], ids=repr)
+def test_quantiles_at_the_end_of_a_cell(transform):
     """Asked for the very probability that a cell ends with, the cell answers."""
     for dtype in (torch.float32, torch.float64):
-        m = mixture_of([own], spread=0.8).to(dtype)
+        m = mixture_of([transform], spread=0.8).to(dtype)
         y = torch.arange(0, 5, dtype=torch.float64)[:, None]
         wide = m.to(torch.float64)
         assert torch.equal(wide.icdf(wide.cdf(y)), y)
@@ -73,27 +73,27 @@ def test_quantiles_at_the_end_of_a_cell(own):
 
 
 def test_quantiles_at_zero_and_one():
-    for own, ends in ((Positive(2.0), (2.0, INF)), (Interval(0.0, 3.0), (0.0, 3.0)),
+    for transform, ends in ((Positive(2.0), (2.0, INF)), (Interval(0.0, 3.0), (0.0, 3.0)),
                       (Integer(0), (0.0, INF)), (Integer(), (-INF, INF))):  # fmt: skip
-        m = mixture_of([own])
+        m = mixture_of([transform])
         assert m.icdf(reals(0.0, 1.0)).flatten().tolist() == list(ends)
 
 
 # Samples.
 
 
-@pytest.mark.parametrize("own", KINDS.values(), ids=KINDS)
-def test_samples_match_the_cdf(own):
-    m = mixture_of([own])
+@pytest.mark.parametrize("transform", KINDS.values(), ids=KINDS)
+def test_samples_match_the_cdf(transform):
+    m = mixture_of([transform])
     draws = m.sample((20_000,), generator=torch.Generator().manual_seed(5))
-    assert own.contains(draws).all()
+    assert transform.contains(draws).all()
     levels = draws.unique()
     seen = (
         (draws.flatten().sort().values[:, None] <= levels).double().mean(0)
-        if own.discrete
+        if transform.discrete
         else (torch.arange(1, len(draws) + 1, dtype=torch.float64) / len(draws))
     )
-    at = levels if own.discrete else draws.flatten().sort().values
+    at = levels if transform.discrete else draws.flatten().sort().values
     # Kolmogorov–Smirnov at 0.1 %; conservative for whole numbers.
     assert (m.cdf(at[:, None]) - seen).abs().max() < 1.95 / len(draws) ** 0.5
 
@@ -102,8 +102,8 @@ def test_samples_stay_inside_where_rounding_would_not():
     base = GaussianMixture(torch.zeros(1), torch.tensor([[-200.0, 60.0, 200.0]]), torch.zeros(1, 3))
     m = TransformedMixture(base, [Positive(5.0), Interval(0.0, 1.0), Positive()])
     draws = m.sample((100,))
-    for own, column in zip(m.transforms, draws.unbind(-1), strict=True):
-        assert own.contains(column).all()
+    for transform, column in zip(m.transforms, draws.unbind(-1), strict=True):
+        assert transform.contains(column).all()
 
 
 def test_pathwise_gradients():

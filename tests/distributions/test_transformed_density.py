@@ -1,4 +1,4 @@
-"""Densities and probabilities of mapped mixtures, against scipy and sums over cells."""
+"""Densities and probabilities of transformed mixtures, against scipy and sums over cells."""
 
 import math
 
@@ -54,15 +54,17 @@ def test_continuous_density_integrates_to_one():
     assert abs(float(inside.all(-1).double().mean()) - part) < 4 * error
 
 
-@pytest.mark.parametrize("own", [Integer(), Integer(0), Integer(-4)], ids=repr)
-def test_probabilities_of_whole_numbers(own):
-    m = mixture_of([own], spread=0.7, tight=0.7)
-    y = torch.arange(own.lower if own.lower is not None else -40, 4000, dtype=torch.float64)
+@pytest.mark.parametrize("transform", [Integer(), Integer(0), Integer(-4)], ids=repr)
+def test_probabilities_of_whole_numbers(transform):
+    m = mixture_of([transform], spread=0.7, tight=0.7)
+    y = torch.arange(
+        transform.lower if transform.lower is not None else -40, 4000, dtype=torch.float64
+    )
     probability = m.log_prob(y[:, None]).exp()
     assert_close(probability.sum(), reals(1.0)[0], rtol=1e-12, atol=0)
     weights, means, covariances = dense(*m.base.parameters)
     for n in y[:6]:
-        low, high = (end.numpy() for end in own.cell(n))
+        low, high = (end.numpy() for end in transform.cell(n))
         twin = stats.norm(means[:, 0], np.sqrt(covariances[:, 0, 0]))
         exact = float((weights * (twin.cdf(high) - twin.cdf(low))).sum())
         assert_close(float(m.log_prob(n[None]).exp()), exact, rtol=1e-9, atol=1e-14)
@@ -147,7 +149,7 @@ def test_far_pairs_of_cells():
 
 
 def test_tiny_counts():
-    """e^X below one almost surely: zero has all the mass, one a probability of 10⁻³⁰⁰."""
+    """e^X below one almost surely: zero has all probability, one a probability of 10⁻³⁰⁰."""
     m = gaussian([Integer(0)], [-37.0], [[1.0]])
     assert_close(float(m.log_prob(reals(0.0))), float(special.log_ndtr(37.0)), rtol=1e-12, atol=0)
     low, high = special.log_ndtr(-37.0), special.log_ndtr(-37.0 - math.log(2))

@@ -1,4 +1,4 @@
-"""Targets with a support of their own, at scales where the obvious formulas cancel."""
+"""Targets with a support of their transform, at scales where the obvious formulas cancel."""
 
 import itertools
 import math
@@ -41,7 +41,7 @@ def test_probability_of_large_counts(y, distance, deviation, lower):
     base = GaussianMixture(reals(0.0), reals(mean)[None], reals(log_precision)[None])
     found = TransformedMixture(base, [Integer(lower)]).log_prob(reals(y + lower))
     expected = count_log_prob(y + lower, mean, log_precision, lower)
-    # The mean is rounded, and z with it: what that leaves of the energy is its own.
+    # The mean is rounded, and z with it: what that leaves of the energy is its transform.
     allowed = 1e-12 + abs(distance) * 4e-16 * abs(mean) / deviation
     assert float(found) == pytest.approx(expected, rel=1e-13, abs=allowed)
 
@@ -96,7 +96,9 @@ def test_conditioning_on_two_large_counts():
 
 @pytest.mark.parametrize("y", [1e9, 1e15, 1e18])
 def test_distribution_function_and_moments_of_large_counts(y):
-    counts, values = (gaussian([own], [math.log(y)], [[0.25]]) for own in (Integer(0), Positive()))
+    counts, values = (
+        gaussian([transform], [math.log(y)], [[0.25]]) for transform in (Integer(0), Positive())
+    )
     at = reals(0.8 * y).floor()
     assert_close(counts.cdf(at), values.cdf(at + 1), rtol=1e-13, atol=0)
     for coverage in (0.5, 0.999):

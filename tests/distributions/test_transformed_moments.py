@@ -1,4 +1,4 @@
-"""Moments of mapped mixtures, against numerical integration and sums over cells."""
+"""Moments of transformed mixtures, against numerical integration and sums over cells."""
 
 import math
 
@@ -23,7 +23,7 @@ FUNCTIONS = {
 
 
 def brute_force(kinds, mean, covariance):
-    """Return mean and covariance of two mapped Gaussians: x₁ on a grid, and x₂ given x₁."""
+    """Return mean and covariance of two transformed Gaussians: x₁ on a grid, and x₂ given x₁."""
     z = np.linspace(-12, 12, 241)
     w = stats.norm.pdf(z) / stats.norm.pdf(z).sum()
     root = np.linalg.cholesky(covariance)
@@ -127,8 +127,8 @@ def test_moments_of_a_whole_number(mean, deviation, lower):
 
 
 def test_moments_beyond_double_precision_are_infinite():
-    for own in (Positive(), Integer(0)):
-        m = gaussian([own, Real(), Interval(0.0, 1.0)], [500.0, 0.0, 0.0],
+    for transform in (Positive(), Integer(0)):
+        m = gaussian([transform, Real(), Interval(0.0, 1.0)], [500.0, 0.0, 0.0],
                      [[900.0, 10.0, -5.0], [10.0, 1.0, 0.0], [-5.0, 0.0, 1.0]])  # fmt: skip
         assert m.mean[0] == INF
         assert m.variance[0] == INF
@@ -153,8 +153,8 @@ def test_wide_counts_are_lognormal(deviation, correlation):
     """Where counts reach millions their floors do not matter to the covariance."""
     spread = deviation**2 * np.array([[1.0, correlation], [correlation, 1.0]])
     counts, plain = (
-        gaussian([own, own], [6.0, 6.0], spread.tolist()).covariance_matrix
-        for own in (Integer(0), Positive())
+        gaussian([transform, transform], [6.0, 6.0], spread.tolist()).covariance_matrix
+        for transform in (Integer(0), Positive())
     )
     assert_close(counts, plain, rtol=1e-5, atol=0)
 
@@ -171,8 +171,8 @@ def test_nothing_is_ever_nan():
             base = GaussianMixture(3 * normal(20, 2), size * normal(20, 2, 5), factors)
             m = TransformedMixture(base, MIXED)
             y = m.sample(generator=generator)
-            for d, own in enumerate(MIXED):
-                assert own.contains(y[:, d]).all()
+            for d, transform in enumerate(MIXED):
+                assert transform.contains(y[:, d]).all()
             for answer in (m.log_prob(y), m.mean, m.variance, m.covariance_matrix):
                 assert not answer.isnan().any()
             assert (m.variance >= 0).all()

@@ -1,4 +1,4 @@
-"""Marginals and conditionals of mapped mixtures, on every subset of dimensions."""
+"""Marginals and conditionals of transformed mixtures, on every subset of dimensions."""
 
 import math
 from itertools import combinations
@@ -35,10 +35,10 @@ def test_condition_on_a_count_against_integration():
     for n in (0, 1, 5):
         low, high = (float(end) for end in Integer(0).cell(reals(n)))
         marginal, slope = stats.norm(0.5, math.sqrt(1.3)), 0.8 / 1.3
-        own = math.sqrt(1.0 - 0.8 * slope)
+        transform = math.sqrt(1.0 - 0.8 * slope)
 
-        def joint(x, a, marginal=marginal, slope=slope, own=own):
-            return marginal.pdf(x) * stats.norm.pdf(a, 0.3 + slope * (x - 0.5), own)
+        def joint(x, a, marginal=marginal, slope=slope, transform=transform):
+            return marginal.pdf(x) * stats.norm.pdf(a, 0.3 + slope * (x - 0.5), transform)
 
         coverage = marginal.cdf(high) - marginal.cdf(low)
         given = m.condition({1: n})
@@ -53,8 +53,8 @@ def test_condition_on_a_count_against_integration():
 def test_condition_on_whole_numbers_with_strong_correlation(correlation):
     for scale in (0.3, 1.0, 10.0):
         cross = correlation * scale
-        for own in (Integer(), Integer(0)):
-            m = gaussian([Real(), own], [0.0, 0.3], [[1.0, cross], [cross, scale**2]])
+        for transform in (Integer(), Integer(0)):
+            m = gaussian([Real(), transform], [0.0, 0.3], [[1.0, cross], [cross, scale**2]])
             x = torch.linspace(-2, 2, 21, dtype=torch.float64)[:, None]
             for n in (0.0, 2.0):
                 joint = m.log_prob(torch.cat([x, torch.full_like(x, n)], -1))

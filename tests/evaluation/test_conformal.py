@@ -85,9 +85,9 @@ KINDS = {
 
 def tied(kind, rows=200):
     """Return densities of two targets, some of them equal, and targets, many of them equal."""
-    own, atoms = KINDS[kind]
+    transform, atoms = KINDS[kind]
     parameters = [part.repeat_interleave(4, 0) for part in random_parameters((rows // 4,), 3, 2)]
-    model = TransformedMixture(GaussianMixture(*parameters), [own, Real()])
+    model = TransformedMixture(GaussianMixture(*parameters), [transform, Real()])
     target = model.sample()
     at = torch.randint(len(atoms), (rows,))
     target[:, 0] = torch.where(
@@ -195,7 +195,7 @@ def test_far_tails_are_those_of_the_widest_component_with_any_weight():
 
 
 def test_thresholds_have_their_coverage():
-    # The points that densities are ranked among spread over them: of a right model's own mass
+    # The points that densities are ranked among spread over them: of a right model's probability
     # a region holds what it is asked for, to the error of as many independent draws.
     model = GaussianMixture(*random_parameters((60,), 3, 2))
     calibration = Calibration(torch.arange(1.0, 128.0).double(), [])

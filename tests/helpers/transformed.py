@@ -1,4 +1,4 @@
-"""Mixtures seen through maps, for the tests."""
+"""Transformed mixtures, for the tests."""
 
 import math
 

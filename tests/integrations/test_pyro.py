@@ -37,7 +37,7 @@ MIXTURES = {
     "low_rank": lambda: LowRankMixture(
         torch.zeros(4, 2), torch.ones(4, 2, 3), torch.zeros(4, 2, 3), torch.ones(4, 2, 3, 1)
     ),
-    "mapped": lambda: TransformedMixture(mixture(4), [Positive(), Positive()]),
+    "transformed": lambda: TransformedMixture(mixture(4), [Positive(), Positive()]),
 }
 
 
@@ -114,11 +114,11 @@ def test_a_guide_learns_by_the_elbo():
 
     def guide():
         start = {"logits": (2,), "means": (2, 1), "factors": (2, 1)}
-        own = [
+        transform = [
             pyro.param(name, lambda shape=shape: torch.linspace(-1, 1, 2).double().view(shape))
             for name, shape in start.items()
         ]
-        pyro.sample("x", for_pyro(GaussianMixture(*own)))
+        pyro.sample("x", for_pyro(GaussianMixture(*transform)))
 
     elbo = Trace_ELBO(num_particles=64, vectorize_particles=True)
     step = SVI(model, guide, pyro.optim.Adam({"lr": 0.05}), elbo).step
@@ -192,7 +192,7 @@ SHAPES = {
         "log_scales": (2, 3),
         "loadings": (5, 1, 2, 3, 1),
     },
-    "mapped": {"logits": (3,), "means": (3, 2), "factors": (6, 3, 2)},
+    "transformed": {"logits": (3,), "means": (3, 2), "factors": (6, 3, 2)},
 }
 
 

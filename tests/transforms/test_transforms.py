@@ -22,17 +22,17 @@ def reals(*values):
     return torch.tensor(values, dtype=torch.float64)
 
 
-@pytest.mark.parametrize("own", CONTINUOUS, ids=repr)
-def test_round_trip(own):
+@pytest.mark.parametrize("transform", CONTINUOUS, ids=repr)
+def test_round_trip(transform):
     x = torch.linspace(-8, 8, 33, dtype=torch.float64)
-    assert_close(own.to_real(own.from_real(x)), x, rtol=1e-11, atol=1e-11)
+    assert_close(transform.to_real(transform.from_real(x)), x, rtol=1e-11, atol=1e-11)
 
 
-@pytest.mark.parametrize("own", CONTINUOUS, ids=repr)
-def test_slope_against_autograd(own):
-    y = own.from_real(torch.linspace(-5, 5, 21, dtype=torch.float64)).requires_grad_()
-    (slope,) = torch.autograd.grad(own.to_real(y).sum(), y)
-    assert_close(own.log_slope(y), slope.log(), rtol=1e-10, atol=1e-10)
+@pytest.mark.parametrize("transform", CONTINUOUS, ids=repr)
+def test_slope_against_autograd(transform):
+    y = transform.from_real(torch.linspace(-5, 5, 21, dtype=torch.float64)).requires_grad_()
+    (slope,) = torch.autograd.grad(transform.to_real(y).sum(), y)
+    assert_close(transform.log_slope(y), slope.log(), rtol=1e-10, atol=1e-10)
 
 
 def test_known_values():
@@ -43,53 +43,53 @@ def test_known_values():
 
 
 def test_interval_is_exact_near_both_ends():
-    own = Interval(0.0, 1.0)
-    assert_close(own.to_real(reals(1e-300)), reals(-300 * np.log(10)), rtol=1e-15, atol=0.0)
-    assert_close(own.from_real(reals(-600.0)), torch.exp(reals(-600.0)), rtol=1e-14, atol=0.0)
+    transform = Interval(0.0, 1.0)
+    assert_close(transform.to_real(reals(1e-300)), reals(-300 * np.log(10)), rtol=1e-15, atol=0.0)
+    assert_close(transform.from_real(reals(-600.0)), torch.exp(reals(-600.0)), rtol=1e-14, atol=0.0)
     # The distance to the upper end is exact as well, as far as numbers near 1 allow.
-    assert_close(1 - own.from_real(reals(30.0)), torch.exp(reals(-30.0)), rtol=2e-3, atol=0.0)
+    assert_close(1 - transform.from_real(reals(30.0)), torch.exp(reals(-30.0)), rtol=2e-3, atol=0.0)
     near = Interval(-1.0, 0.0)
     assert_close(near.from_real(reals(600.0)), -torch.exp(reals(-600.0)), rtol=1e-14, atol=0.0)
 
 
-@pytest.mark.parametrize("own", DISCRETE, ids=repr)
-def test_cells_tile_the_line(own):
-    y = torch.arange(0, 20, dtype=torch.float64) + (own.lower or 0)
-    low, high = own.cell(y)
+@pytest.mark.parametrize("transform", DISCRETE, ids=repr)
+def test_cells_tile_the_line(transform):
+    y = torch.arange(0, 20, dtype=torch.float64) + (transform.lower or 0)
+    low, high = transform.cell(y)
     assert_close(low[1:], high[:-1], rtol=0, atol=0)
-    assert own.lower is None or low[0] == -INF
+    assert transform.lower is None or low[0] == -INF
     inside = torch.where(low.isinf(), high - 5, low + 0.4 * (high - low))
-    assert_close(own.from_real(inside), y, rtol=0, atol=0)
-    assert ((own.to_real(y) > low) & (own.to_real(y) < high)).all()
+    assert_close(transform.from_real(inside), y, rtol=0, atol=0)
+    assert ((transform.to_real(y) > low) & (transform.to_real(y) < high)).all()
 
 
-@pytest.mark.parametrize("own", DISCRETE, ids=repr)
-def test_dequantised_values_fill_their_cell(own):
-    y = torch.full((20_000,), 2.0 + (own.lower or 0), dtype=torch.float64)
-    x = own.dequantise(y, torch.Generator().manual_seed(1))
-    low, high = own.cell(y)
+@pytest.mark.parametrize("transform", DISCRETE, ids=repr)
+def test_dequantised_values_fill_their_cell(transform):
+    y = torch.full((20_000,), 2.0 + (transform.lower or 0), dtype=torch.float64)
+    x = transform.dequantise(y, torch.Generator().manual_seed(1))
+    low, high = transform.cell(y)
     assert ((x > low) & (x < high)).all()
-    share = (x if own.lower is None else x.exp() + own.lower) - y
+    part = (x if transform.lower is None else x.exp() + transform.lower) - y
     # Kolmogorov–Smirnov at 0.1 %: 1.95/√n.
-    gap = (share.sort().values - torch.linspace(0, 1, len(share), dtype=torch.float64)).abs().max()
-    assert gap < 1.95 / len(share) ** 0.5
-    assert_close(own.from_real(x), y, rtol=0, atol=0)
+    gap = (part.sort().values - torch.linspace(0, 1, len(part), dtype=torch.float64)).abs().max()
+    assert gap < 1.95 / len(part) ** 0.5
+    assert_close(transform.from_real(x), y, rtol=0, atol=0)
 
 
-@pytest.mark.parametrize("own", ALL, ids=repr)
-def test_threshold_orders_as_the_values_do(own):
+@pytest.mark.parametrize("transform", ALL, ids=repr)
+def test_threshold_orders_as_the_values_do(transform):
     """{Y ≤ y} = {X ≤ x}, on a grid of x that holds the thresholds' neighbours."""
     x = torch.linspace(-6.003, 6.002, 401, dtype=torch.float64)
-    y = own.from_real(x)
+    y = transform.from_real(x)
     for level in (-100.0, -2.5, -2.2, 0.0, 0.3, 1.0, 2.7, 5.0, 100.0, INF, -INF):
-        at = own.threshold(reals(level))
+        at = transform.threshold(reals(level))
         assert torch.equal(y <= level, x <= at), level
 
 
-@pytest.mark.parametrize("own", ALL, ids=repr)
-def test_description_as_json(own):
-    assert Transform.from_dict(json.loads(json.dumps(own.to_dict()))) == own
-    assert TRANSFORMS[own.to_dict()["kind"]] is type(own)
+@pytest.mark.parametrize("transform", ALL, ids=repr)
+def test_description_as_json(transform):
+    assert Transform.from_dict(json.loads(json.dumps(transform.to_dict()))) == transform
+    assert TRANSFORMS[transform.to_dict()["kind"]] is type(transform)
 
 
 OUTSIDE = {
@@ -101,20 +101,20 @@ OUTSIDE = {
 }
 
 
-@pytest.mark.parametrize("own", OUTSIDE, ids=repr)
-def test_check_names_the_value(own):
-    own.check("y", own.from_real(reals(0.0, 0.7)))
-    own.check("y", reals(NAN))
-    for bad in OUTSIDE[own]:
+@pytest.mark.parametrize("transform", OUTSIDE, ids=repr)
+def test_check_names_the_value(transform):
+    transform.check("y", transform.from_real(reals(0.0, 0.7)))
+    transform.check("y", reals(NAN))
+    for bad in OUTSIDE[transform]:
         with pytest.raises(ArgumentError, match=rf"y has {bad:g} at index \[1\], but .*expected"):
-            own.check("y", torch.cat([own.from_real(reals(0.0)), reals(bad)]))
+            transform.check("y", torch.cat([transform.from_real(reals(0.0)), reals(bad)]))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("own", ALL, ids=repr)
-def test_nearest_lies_inside(own, dtype):
-    extremes = own.from_real(reals(-1e4, -800.0, -40.0, 0.0, 40.0, 800.0, 1e4)).to(dtype)
-    assert own.contains(own.nearest(extremes)).all()
+@pytest.mark.parametrize("transform", ALL, ids=repr)
+def test_nearest_lies_inside(transform, dtype):
+    extremes = transform.from_real(reals(-1e4, -800.0, -40.0, 0.0, 40.0, 800.0, 1e4)).to(dtype)
+    assert transform.contains(transform.nearest(extremes)).all()
 
 
 def test_bad_bounds():
@@ -152,10 +152,10 @@ def test_proposals():
         Positive(): generator.lognormal(3, 1, 500),
         Real(): generator.normal(2, 1, 500),
     }
-    for own, column in columns.items():
+    for transform, column in columns.items():
         values = torch.tensor(column, dtype=torch.float64)
-        assert propose(values) == own
-        assert propose(torch.cat([values, reals(NAN)])) == own
+        assert propose(values) == transform
+        assert propose(torch.cat([values, reals(NAN)])) == transform
 
 
 @pytest.mark.parametrize(
@@ -173,16 +173,18 @@ def test_everything_else_is_real(column):
     assert propose(column) == Real()
 
 
-@pytest.mark.parametrize("own", [Real(), Positive(2.0), Interval(-1.0, 3.0)], ids=str)
-def test_the_slope_is_the_same_from_either_side(own):
+@pytest.mark.parametrize("transform", [Real(), Positive(2.0), Interval(-1.0, 3.0)], ids=str)
+def test_the_slope_is_the_same_from_either_side(transform):
     x = torch.linspace(-8, 8, 33, dtype=torch.float64)
-    assert_close(own.log_slope_at(x), own.log_slope(own.from_real(x)), rtol=1e-9, atol=1e-9)
+    assert_close(
+        transform.log_slope_at(x), transform.log_slope(transform.from_real(x)), rtol=1e-9, atol=1e-9
+    )
 
 
-@pytest.mark.parametrize("own", [Integer(), Integer(lower=3)], ids=str)
-def test_the_slope_in_a_cell_is_that_of_its_ends(own):
+@pytest.mark.parametrize("transform", [Integer(), Integer(lower=3)], ids=str)
+def test_the_slope_in_a_cell_is_that_of_its_ends(transform):
     # ∫ dx/dz dz over a cell is its width in x.
-    below, above = own.cell(torch.tensor([5.0], dtype=torch.float64))
+    below, above = transform.cell(torch.tensor([5.0], dtype=torch.float64))
     z = 5 + (torch.arange(10_000, dtype=torch.float64) + 0.5) / 10_000
-    x = z if own.lower is None else (z - own.lower).log()
-    assert_close(own.log_slope_at(x).exp().mean(), (above - below)[0], rtol=1e-8, atol=0)
+    x = z if transform.lower is None else (z - transform.lower).log()
+    assert_close(transform.log_slope_at(x).exp().mean(), (above - below)[0], rtol=1e-8, atol=0)

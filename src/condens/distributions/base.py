@@ -4,6 +4,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache, reduce
+from types import ModuleType
 from typing import Any, ClassVar, NoReturn, Self
 
 import torch
@@ -37,12 +38,14 @@ from condens.functional import (
     scores,
     shapes,
     tails,
+    triangular,
     univariate,
 )
 from condens.functional.estimates import Estimate
 from condens.functional.low_rank.algebra import Parameters as LowRankParameters
 from condens.functional.modes import Modes
 from condens.functional.precision import widen
+from condens.functional.tracing import anywhere
 from condens.transforms import Real, Transform
 
 Parameters = algebra.Parameters | LowRankParameters
@@ -70,6 +73,9 @@ class Mixture(Distribution, ABC):
     # The type of the parameters, and the axes that each has for one mixture.
     _form: ClassVar[type[Any]]
     _axes: ClassVar[Mapping[str, str]]
+    # The functions of this form of covariance; those of another have the same names.
+    _density: ModuleType
+    _algebra: ModuleType
 
     def __init__(
         self,
@@ -123,11 +129,6 @@ class Mixture(Distribution, ABC):
     @abstractmethod
     def _covariance_text(self) -> str:
         """Return what the repr says of the covariances, or of the transforms."""
-
-    @staticmethod
-    @abstractmethod
-    def _join(members: Sequence[Any], log_weights: Tensor) -> Parameters:
-        """Return the parameters of an ensemble."""
 
     # Parameters and moments.
 
@@ -187,14 +188,14 @@ class Mixture(Distribution, ABC):
         return mixture.mean(self.logits, self.means)
 
     @property
-    @abstractmethod
     def variance(self) -> Tensor:
         """The variance of each dimension [..., D]; inf where it is beyond double precision."""
+        return self._density.variance(*self.parameters)
 
     @property
-    @abstractmethod
     def covariance_matrix(self) -> Tensor:
         """The covariance of the mixture [..., D, D], by the law of total covariance."""
+        return self._density.covariance(*self.parameters)
 
     def peak_log_prob(self) -> Tensor:
         """Return the log density of every component at its mean [..., K], in double precision."""
@@ -262,7 +263,7 @@ class Mixture(Distribution, ABC):
             )
         log_weights = torch.log_softmax(conversions.log_weights(weights), -1).to(first.dtype)
         expanded = [member.expand(batch).parameters for member in found]
-        return first._with(cls._join(expanded, log_weights), range(first.dimensions))
+        return first._with(cls._algebra.ensemble(expanded, log_weights), range(first.dimensions))
 
     def expand(self, batch_shape: Sequence[int], _instance: Any = None) -> Self:
         """Return a mixture with a larger batch shape that shares the parameters' memory."""
@@ -355,9 +356,9 @@ class Mixture(Distribution, ABC):
 
     # Density and samples.
 
-    @abstractmethod
     def log_prob(self, value: Numbers) -> Tensor:
         """Return the normalised log density at value [..., D]; −inf outside the support."""
+        return self._density.log_prob(self._event(value), *self.parameters)
 
     @abstractmethod
     def observed_log_prob(self, value: Numbers) -> Tensor:
@@ -366,13 +367,13 @@ class Mixture(Distribution, ABC):
         By the exact marginal over them; 0 where there is none.
         """
 
-    @abstractmethod
     def component_log_prob(self, value: Numbers) -> Tensor:
         """Return the log density of every component at value, without the weights [..., K]."""
+        return self._density.component_log_prob(self._event(value), *self.parameters[1:])
 
-    @abstractmethod
     def responsibilities(self, value: Numbers) -> Tensor:
         """Return the probability of each component given value [..., K]."""
+        return self._density.responsibilities(self._event(value), *self.parameters)
 
     @checks.within_memory
     def sample(
@@ -414,7 +415,7 @@ class Mixture(Distribution, ABC):
     def marginal(self, dims: Dimension | Iterable[Dimension]) -> Self:
         """Return the mixture of the given dimensions, in the order given."""
         resolved = resolve_dimensions("dims", dims, self.dimensions, self.names)
-        return self._with(self._marginal(resolved), resolved)
+        return self._with(self._algebra.marginal(*self.parameters, resolved), resolved)
 
     def condition(self, values: Mapping[Any, Numbers]) -> Self:
         """Return the mixture of the other dimensions, given values {dimension: value, …}.
@@ -457,6 +458,27 @@ class Mixture(Distribution, ABC):
         like = self.parameters.means
         return self._project(checks.check_direction(direction, like, self.batch_shape))
 
+    def narrowed(self, limits: Numbers) -> Self:
+        """Return the mixture with no component wider than `limits` [D] on the real line.
+
+        A component beyond is drawn together about its mean, in the dimensions concerned. The
+        moments of positive numbers grow with exp(σ²) and are then those of the widest
+        component, however rare; this bounds them.
+        """
+        logits, means, factors = widen(*self._full("narrowed(…)", real=False).parameters)
+        wide = widen(checks.as_tensor("limits", limits, means))
+        if wide.shape not in ((), (self.dimensions,)) or anywhere(~(wide > 0)):
+            raise ArgumentError(
+                "limits",
+                got=f"is {wide.tolist()}",
+                expected=f"{self.dimensions} numbers above 0 were expected",
+                fix="Pass one for each dimension, or one for all.",
+            )
+        deviations = triangular.component_variances(factors, self.dimensions).sqrt()
+        scale = (wide / deviations).clamp(max=1.0)
+        narrow = algebra.Parameters(logits, means, triangular.rescale(factors, scale))
+        return self._with(narrow.to(self.dtype), range(self.dimensions))
+
     def multiply(self, gaussian: Distribution) -> Self:
         """Return the normalised product of this density with a Gaussian's.
 
@@ -474,11 +496,8 @@ class Mixture(Distribution, ABC):
         """
         return self._like(self._full("divide(…)").divide(gaussian))
 
-    @abstractmethod
-    def _marginal(self, dims: Sequence[int]) -> Parameters: ...
-
-    @abstractmethod
-    def _condition(self, dims: Sequence[int], fixed: Tensor) -> Parameters: ...
+    def _condition(self, dims: Sequence[int], fixed: Tensor) -> Parameters:
+        return self._algebra.condition(*self.parameters, dims, fixed)
 
     def _affine(self, scale: Tensor, loc: Tensor) -> Self:
         return self._with(self.parameters.affine(scale, loc), range(self.dimensions))
@@ -565,17 +584,17 @@ class Mixture(Distribution, ABC):
         """
         transform, (logits, means, factors) = self._line("tail_interval")
         support = transform.from_real(torch.tensor([-torch.inf, torch.inf], dtype=torch.float64))
+        if math.isinf(log_tail):
+            lower, upper = support.to(self.device).expand(*self.batch_shape, 2).split(1, -1)
+            return lower, upper
         ends = []
-        for side, outmost in zip((-1, 1), support.to(self.device), strict=True):
-            if math.isinf(log_tail):
-                ends.append(outmost.expand(*self.batch_shape, 1))
-                continue
+        for side, outmost in zip((-1, 1), support.tolist(), strict=True):
             real = -side * tails.log_icdf(log_tail, logits, -side * means, factors)
             end = transform.from_real(real + side * 8 * torch.finfo(real.dtype).eps * real.abs())
             if not transform.discrete:
                 # The transform rounds to the nearest number, which may lie inside.
                 end = torch.nextafter(end, end.new_tensor(side * torch.inf))
-            furthest = min(side * float(outmost), torch.finfo(end.dtype).max)
+            furthest = min(side * outmost, torch.finfo(end.dtype).max)
             ends.append(side * (side * end).clamp(max=furthest))
         return ends[0], ends[1]
 
@@ -733,7 +752,7 @@ class Mixture(Distribution, ABC):
             for tensor, axes in zip(self.parameters[1:], self._event_axes()[1:], strict=True)
         ]
         points = self._from_latent(noise.to(self.dtype).to(self.device), *picked)
-        levels = self._density_on_line(points).double()
+        levels = self._log_prob_at(points).double()
         for transform, column in zip(self.transforms, points.unbind(-1), strict=True):
             if not isinstance(transform, Real):
                 levels = levels + transform.log_slope_at(column)
@@ -750,7 +769,7 @@ class Mixture(Distribution, ABC):
         """Return draws [..., D] of chosen components from standard normal numbers."""
 
     @abstractmethod
-    def _density_on_line(self, points: Tensor) -> Tensor:
+    def _log_prob_at(self, points: Tensor) -> Tensor:
         """Return the log density [S, n] of the Gaussian mixtures [n] at points [S, n, D]."""
 
     def _entropy(self, count: int, generator: Generator | None) -> Estimate:
@@ -792,8 +811,11 @@ class Mixture(Distribution, ABC):
         return self._with(full.parameters, None)
 
     @abstractmethod
-    def _full(self, call: str) -> "Mixture":
-        """Return the density as a `GaussianMixture` that answers a call, or refuse the call."""
+    def _full(self, call: str, *, real: bool = True) -> "Mixture":
+        """Return the `GaussianMixture` that answers a call, or refuse the call.
+
+        With `real`, it has to be the density itself, not that on the real line.
+        """
 
     def _refuse(self, call: str, fix: str) -> NoReturn:
         raise NoClosedFormError(

@@ -20,7 +20,7 @@ from condens.functional.tracing import anywhere
 Numbers = Tensor | ArrayLike
 
 # Bytes that 48-bit pointers reach, half of which a process may have.
-ADDRESSABLE = 2**47
+MAX_BYTES = 2**47
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -113,11 +113,11 @@ def check_flag(name: str, flag: Any) -> bool | None:
 
 def check_values(logits: Tensor, **others: Tensor) -> None:
     """Check that logits are log weights, and that every other parameter is finite."""
-    remedy = "Check what it was computed from; values beyond the dtype's range need float64."
+    fix = "Check what it was computed from; values beyond the dtype's range need float64."
     for name, tensor in others.items():
-        check_finite(name, tensor, remedy)
+        check_finite(name, tensor, fix)
     if anywhere(logits.isnan() | logits.isposinf()):
-        check_finite("logits", logits.masked_fill(logits.isneginf(), 0), remedy)
+        check_finite("logits", logits.masked_fill(logits.isneginf(), 0), fix)
     if anywhere(logits.isneginf().all(-1)):
         raise NotFiniteError(
             "logits",
@@ -173,7 +173,7 @@ def check_loadings(log_scales: Tensor, loadings: Tensor) -> None:
         )
 
 
-def check_finite(name: str, tensor: Tensor, remedy: str) -> None:
+def check_finite(name: str, tensor: Tensor, fix: str) -> None:
     """Refuse NaN and infinities, and tell where the first one is."""
     bad = ~tensor.isfinite()
     if anywhere(bad):
@@ -183,7 +183,7 @@ def check_finite(name: str, tensor: Tensor, remedy: str) -> None:
             got=f"has {int(bad.sum())} value(s) that are NaN or infinite, the first "
             f"at index {where}",
             expected="finite numbers were expected",
-            fix=remedy,
+            fix=fix,
         )
 
 
@@ -334,7 +334,7 @@ def check_affine(linear: Any, loc: Any, means: Tensor, batch: torch.Size) -> tup
         raise ShapeError(
             "loc",
             got=f"has shape {list(loc.shape)}",
-            expected=f"the map has {rows} output(s)",
+            expected=f"the image has {rows} output(s)",
             fix=f"Pass a number or [{rows}].",
         )
     leading = linear.shape[:-2] if linear.dim() > 1 else torch.Size()
@@ -358,7 +358,7 @@ def check_direction(direction: Any, means: Tensor, batch: torch.Size) -> Tensor:
 
 
 def check_coverage(name: str, coverage: float) -> float:
-    """Check that a probability mass lies strictly between 0 and 1."""
+    """Return a coverage as a float strictly between 0 and 1."""
     try:
         number = float(coverage)
     except (TypeError, ValueError, RuntimeError, OverflowError):
@@ -369,7 +369,7 @@ def check_coverage(name: str, coverage: float) -> float:
 
 
 def check_coverages(name: str, coverages: Any, batch: torch.Size, means: Tensor) -> Tensor:
-    """Return masses strictly between 0 and 1 as a tensor that broadcasts against the batch."""
+    """Return coverages strictly between 0 and 1, as a tensor that broadcasts with the batch."""
     coverages = as_tensor(name, coverages, means)
     if anywhere(~((coverages > 0) & (coverages < 1))):
         raise _no_coverage(name, f"is {coverages.tolist()}", "numbers")
@@ -377,35 +377,35 @@ def check_coverages(name: str, coverages: Any, batch: torch.Size, means: Tensor)
     return coverages
 
 
-def _no_coverage(name: str, came: str, what: str) -> ArgumentError:
+def _no_coverage(name: str, got: str, what: str) -> ArgumentError:
     return ArgumentError(
         name,
-        got=came,
+        got=got,
         expected=f"{what} between 0 and 1, both excluded, were expected",
         fix="For 90 %, pass 0.9.",
     )
 
 
 def check_count(name: str, count: int, *, coverage: float | None = None) -> int:
-    """Check that a number of draws allows a standard error, on both sides of a mass."""
+    """Check that a number of draws allows a standard error, on both sides of a coverage."""
     try:
         count = operator.index(count)
     except TypeError:
         raise ArgumentError(
             name, got=f"is {count!r}", expected="a whole number was expected", fix="Pass an int."
         ) from None
-    # Ten to either side; of a tiny mass more than there are whole numbers for, or floats.
+    # Ten to either side; of a tiny coverage more than there are whole numbers for, or floats.
     least = 2.0 if coverage is None else 10 / min(coverage, 1 - coverage)
     if count < least:
         needed = str(math.ceil(least)) if least < 1e12 else f"{least:.1g}"
-        remedy = f"Pass {needed if least > 1000 else 1000} or more."
+        fix = f"Pass {needed if least > 1000 else 1000} or more."
         if least >= 1e12:
-            remedy = "Ask for a mass nearer to one half."
+            fix = "Ask for a coverage nearer to one half."
         raise ArgumentError(
             name,
             got=f"is {count}",
             expected=f"a standard error needs at least {needed}",
-            fix=remedy,
+            fix=fix,
         )
     return count
 
@@ -426,14 +426,14 @@ def check_shape(name: str, shape: Any) -> tuple[int, ...]:
     return sizes
 
 
-def check_room(name: str, came: Any, shape: Sequence[int], like: Tensor) -> None:
+def check_room(name: str, given: Any, shape: Sequence[int], like: Tensor) -> None:
     """Check that numbers of a shape are not more than memory can ever hold."""
     # An axis without entries frees no other one: torch multiplies the sizes all the same.
     size = math.prod([max(size, 1) for size in shape]) * like.element_size()
-    if size > ADDRESSABLE:
+    if size > MAX_BYTES:
         raise ShapeError(
             name,
-            got=f"is {came}",
+            got=f"is {given}",
             expected=f"no process can have the 2**{size.bit_length() - 1} bytes that it takes",
             fix="Ask for less at a time.",
         )

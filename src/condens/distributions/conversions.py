@@ -138,25 +138,22 @@ def to_mixture_same_family(logits: Tensor, means: Tensor, factors: Tensor) -> Mi
 
 def from_mixture_same_family(name: str, mixture: Any) -> tuple[Tensor, Tensor, Tensor]:
     """Return logits, means and factors of torch's mixture of Gaussians."""
-    components: Any = getattr(mixture, "component_distribution", None)
-    if not isinstance(mixture, MixtureSameFamily):
-        came = f"is {type(mixture).__name__}"
-    elif isinstance(components, MultivariateNormal):
-        factors = from_square_root(components.scale_tril)
-        return mixture.mixture_distribution.logits, components.loc, factors
-    elif _is_diagonal_normal(components):
-        normal = components.base_dist
-        return mixture.mixture_distribution.logits, normal.loc, -normal.scale.log()
-    elif isinstance(components, Normal):
-        loc, scale = components.loc.unsqueeze(-1), components.scale.unsqueeze(-1)
-        return mixture.mixture_distribution.logits, loc, -scale.log()
-    else:
-        came = f"is a mixture of {components}"
-    expected = "a MixtureSameFamily of MultivariateNormal, Independent(Normal, 1) or Normal was"
+    got = f"is {type(mixture).__name__}"
+    if isinstance(mixture, MixtureSameFamily):
+        logits, components = mixture.mixture_distribution.logits, mixture.component_distribution
+        if isinstance(components, MultivariateNormal):
+            return logits, components.loc, from_square_root(components.scale_tril)
+        if isinstance(components, Normal):
+            return logits, components.loc.unsqueeze(-1), -components.scale.log().unsqueeze(-1)
+        if _is_diagonal_normal(components):
+            normal = components.base_dist
+            return logits, normal.loc, -normal.scale.log()
+        got = f"is a mixture of {components}"
     raise ArgumentError(
         name,
-        got=came,
-        expected=f"{expected} expected",
+        got=got,
+        expected="a MixtureSameFamily of MultivariateNormal, Independent(Normal, 1) or Normal "
+        "was expected",
         fix="Pass one of these, or build the mixture with from_covariances.",
     )
 

@@ -87,14 +87,16 @@ def check_names(names: Iterable[str] | None, dimensions: int) -> tuple[str, ...]
     """Check that there is one distinct name for each dimension."""
     if names is None:
         return None
-    came, expected = f"is {names!r}", f"{dimensions} distinct name(s) were expected"
-    names = () if isinstance(names, str) else tuple(listed(names) or ())
-    distinct = {name for name in names if isinstance(name, str)}
-    if len(names) != dimensions or len(distinct) != dimensions:
+    found = () if isinstance(names, str) else tuple(listed(names) or ())
+    distinct = {name for name in found if isinstance(name, str)}
+    if len(found) != dimensions or len(distinct) != dimensions:
         raise DimensionError(
-            "names", got=came, expected=expected, fix="Pass one name for each dimension."
+            "names",
+            got=f"is {names!r}",
+            expected=f"{dimensions} distinct name(s) were expected",
+            fix="Pass one name for each dimension.",
         )
-    return names
+    return found
 
 
 def in_order(argument: str, value: Any, names: Sequence[str] | None) -> Any:

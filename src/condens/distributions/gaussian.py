@@ -1,6 +1,6 @@
 """`GaussianMixture`: Gaussian mixtures with full or diagonal covariances."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Self
 
 import torch
@@ -71,7 +71,8 @@ class GaussianMixture(Mixture):
     parameters: Parameters
     _form = Parameters
     _axes = {"logits": "K", "means": "K, D", "factors": "K, T"}  # noqa: RUF012
-    _join = staticmethod(algebra.ensemble)
+    _density = mixture
+    _algebra = algebra
 
     def __init__(
         self,
@@ -185,14 +186,6 @@ class GaussianMixture(Mixture):
     def covariance_matrices(self) -> Tensor:
         return mixture.component_covariances(self.factors, self.dimensions)
 
-    @property
-    def variance(self) -> Tensor:
-        return mixture.variance(*self.parameters)
-
-    @property
-    def covariance_matrix(self) -> Tensor:
-        return mixture.covariance(*self.parameters)
-
     def peak_log_prob(self) -> Tensor:
         log_root = triangular.log_determinant(widen(self.factors), self.dimensions)
         return log_root - 0.5 * self.dimensions * LOG_2PI
@@ -212,17 +205,8 @@ class GaussianMixture(Mixture):
 
     # Density and samples.
 
-    def log_prob(self, value: Numbers) -> Tensor:
-        return mixture.log_prob(self._event(value), *self.parameters)
-
     def observed_log_prob(self, value: Numbers) -> Tensor:
         return partial_log_prob(self._event(value, allow_nan=True), *self.parameters)
-
-    def component_log_prob(self, value: Numbers) -> Tensor:
-        return mixture.component_log_prob(self._event(value), self.means, self.factors)
-
-    def responsibilities(self, value: Numbers) -> Tensor:
-        return mixture.responsibilities(self._event(value), *self.parameters)
 
     def _sample(self, shape: tuple[int, ...], generator: Generator | None) -> Tensor:
         return sampling.sample(*self.parameters, shape, generator=generator)
@@ -235,18 +219,12 @@ class GaussianMixture(Mixture):
         means, factors = component
         return sampling.from_latent(noise.expand_as(means), means, factors)
 
-    def _density_on_line(self, points: Tensor) -> Tensor:
+    def _log_prob_at(self, points: Tensor) -> Tensor:
         # Point by point, by the fast path, which takes a row of points at a time.
         parameters = [tensor.contiguous() for tensor in self.parameters]
         return torch.stack([-nll(some, *parameters) for some in points])
 
     # New mixtures from this one.
-
-    def _marginal(self, dims: Sequence[int]) -> Parameters:
-        return algebra.marginal(*self.parameters, dims)
-
-    def _condition(self, dims: Sequence[int], fixed: Tensor) -> Parameters:
-        return algebra.condition(*self.parameters, dims, fixed)
 
     def _image(self, matrix: Tensor, loc: Tensor) -> Self:
         image, slack = algebra.affine_matrix(*self.parameters, matrix, loc)
@@ -313,7 +291,7 @@ class GaussianMixture(Mixture):
         diagonal = triangular.is_diagonal(self.factors, self.dimensions)
         return f"covariance={'diagonal' if diagonal else 'full'!r}"
 
-    def _full(self, call: str) -> Self:  # noqa: ARG002
+    def _full(self, call: str, *, real: bool = True) -> Self:  # noqa: ARG002
         return self
 
     def _resolution(self, given: Tensor) -> float:

@@ -1,6 +1,6 @@
 """`LowRankMixture`: joint densities over hundreds of dimensions."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import NoReturn, Self
 
 import torch
@@ -67,7 +67,8 @@ class LowRankMixture(Mixture):
     parameters: Parameters
     _form = Parameters
     _axes = {"logits": "K", "means": "K, D", "log_scales": "K, D", "loadings": "K, D, r"}  # noqa: RUF012
-    _join = staticmethod(algebra.ensemble)
+    _density = low_rank
+    _algebra = algebra
 
     def __init__(
         self,
@@ -115,14 +116,6 @@ class LowRankMixture(Mixture):
         return self.parameters.loadings
 
     @property
-    def variance(self) -> Tensor:
-        return low_rank.variance(*self.parameters)
-
-    @property
-    def covariance_matrix(self) -> Tensor:
-        return low_rank.covariance(*self.parameters)
-
-    @property
     def covariance_matrices(self) -> Tensor:
         return low_rank.component_covariances(self.log_scales, self.loadings)
 
@@ -142,17 +135,8 @@ class LowRankMixture(Mixture):
 
     # Density and samples.
 
-    def log_prob(self, value: Numbers) -> Tensor:
-        return low_rank.log_prob(self._event(value), *self.parameters)
-
     def observed_log_prob(self, value: Numbers) -> Tensor:
         return low_rank.partial_log_prob(self._event(value, allow_nan=True), *self.parameters)
-
-    def component_log_prob(self, value: Numbers) -> Tensor:
-        return low_rank.component_log_prob(self._event(value), *self.parameters[1:])
-
-    def responsibilities(self, value: Numbers) -> Tensor:
-        return low_rank.responsibilities(self._event(value), *self.parameters)
 
     def _sample(self, shape: tuple[int, ...], generator: Generator | None) -> Tensor:
         return low_rank.sample(*self.parameters, shape, generator=generator)
@@ -171,16 +155,10 @@ class LowRankMixture(Mixture):
         explained = (loadings @ factors.unsqueeze(-1)).squeeze(-1)
         return centre + log_scale.exp() * noise + explained
 
-    def _density_on_line(self, points: Tensor) -> Tensor:
+    def _log_prob_at(self, points: Tensor) -> Tensor:
         return self.log_prob(points)
 
     # New mixtures from this one.
-
-    def _marginal(self, dims: Sequence[int]) -> Parameters:
-        return algebra.marginal(*self.parameters, dims)
-
-    def _condition(self, dims: Sequence[int], fixed: Tensor) -> Parameters:
-        return algebra.condition(*self.parameters, list(dims), fixed)
 
     def _project(self, direction: Tensor) -> Self:
         return self._with(algebra.project(*self.parameters, direction), None)
@@ -201,6 +179,6 @@ class LowRankMixture(Mixture):
         factors = algebra.full_factors(self.log_scales, self.loadings)
         return FullParameters(self.logits, self.means, factors)
 
-    def _full(self, call: str) -> NoReturn:
+    def _full(self, call: str, *, real: bool = True) -> NoReturn:  # noqa: ARG002
         numbers = "the full factors take D(D+1)/2 numbers a component."
         self._refuse(call, f"Call to_full().{call}; {numbers}")

@@ -23,8 +23,8 @@ from condens.functional.estimates import Estimate
 from condens.functional.missing import partial_log_prob
 from condens.functional.modes import Modes
 from condens.functional.precision import widen
-from condens.functional.tracing import anywhere, checks_values, traceable
-from condens.functional.triangular import component_variances, inverse_factors, rescale
+from condens.functional.tracing import checks_values, traceable
+from condens.functional.triangular import component_variances, inverse_factors
 from condens.transforms import Integer, Real, Transform, moments
 
 # Gaussians that one component may become in the search for modes: six intervals.
@@ -42,7 +42,8 @@ class TransformedMixture(Mixture):
     probability.
 
     Args:
-        mixture: the density of X, over the real numbers; its names are those of Y.
+        mixture: a `GaussianMixture`, the density of X over the real numbers; its names are
+            those of Y.
         transforms: one for each dimension.
         validate_args: as in every `torch.distributions.Distribution`; by default as `mixture`.
 
@@ -75,16 +76,16 @@ class TransformedMixture(Mixture):
     parameters: Parameters
     _form = Parameters
     _axes = GaussianMixture._axes
-    _join = staticmethod(algebra.ensemble)
+    _density = mixture
+    _algebra = algebra
     _from_latent = staticmethod(GaussianMixture._from_latent)
-    _marginal = GaussianMixture._marginal
-    _density_on_line = GaussianMixture._density_on_line
+    _log_prob_at = GaussianMixture._log_prob_at
     _check_sizes = GaussianMixture._check_sizes
     _check_range = GaussianMixture._check_range
 
     def __init__(
         self,
-        mixture: GaussianMixture,
+        mixture: Mixture,
         transforms: Sequence[Transform],
         *,
         validate_args: bool | None = None,
@@ -130,27 +131,6 @@ class TransformedMixture(Mixture):
     def has_rsample(self) -> bool:  # type: ignore[override]  # torch has a class attribute
         """Whether `rsample` is there: no dimension is discrete."""
         return not self._discrete
-
-    def narrowed(self, limits: Numbers) -> Self:
-        """Return the mixture with no component wider than `limits` [D] on the real line.
-
-        A component beyond is drawn together about its mean, in the dimensions concerned. The
-        moments of positive numbers grow with exp(σ²) and are then those of the widest
-        component, however rare; this bounds them.
-        """
-        logits, means, factors = widen(*self.parameters)
-        wide = widen(checks.as_tensor("limits", limits, means))
-        if wide.shape not in ((), (self.dimensions,)) or anywhere(~(wide > 0)):
-            raise ArgumentError(
-                "limits",
-                got=f"is {wide.tolist()}",
-                expected=f"{self.dimensions} numbers above 0 were expected",
-                fix="Pass one for each dimension, or one for all.",
-            )
-        deviations = component_variances(factors, self.dimensions).sqrt()
-        scale = (wide / deviations).clamp(max=1.0)
-        parameters = Parameters(logits, means, rescale(factors, scale)).to(self.dtype)
-        return self._with(parameters, range(self.dimensions))
 
     # Moments.
 
@@ -233,7 +213,7 @@ class TransformedMixture(Mixture):
             raise NoClosedFormError(
                 "observed_log_prob",
                 got="was asked of whole numbers while torch records or transforms",
-                expected="gaps can then not be told from numbers",
+                expected="gaps and numbers look alike to it",
                 fix="Call log_prob on rows without gaps.",
             )
         batch = torch.broadcast_shapes(value.shape[:-1], self.batch_shape)
@@ -241,11 +221,9 @@ class TransformedMixture(Mixture):
         result = torch.zeros(batch, dtype=self.dtype, device=value.device)
         if not batch.numel():  # unique takes no empty tensor
             return result
-        observed = ~value.isnan().reshape(batch.numel(), value.shape[-1])
-        patterns, which = torch.unique(observed, dim=0, sorted=False, return_inverse=True)
-        which = which.view(batch)
-        for i, seen in enumerate(patterns):
-            rows, dims = which == i, seen.nonzero().flatten()
+        observed = ~value.isnan()
+        for seen in observed.reshape(-1, self.dimensions).unique(dim=0):
+            rows, dims = (observed == seen).all(-1), seen.nonzero().flatten()
             if len(dims):
                 result[rows] = wide[rows].marginal(dims).log_prob(value[rows][:, dims])
         return result
@@ -362,8 +340,8 @@ class TransformedMixture(Mixture):
     def _like(self, full: Mixture) -> Self:
         return self._make(full.parameters, full.names, (Real(),) * full.dimensions)
 
-    def _full(self, call: str) -> GaussianMixture:
-        if not self._is_real:
+    def _full(self, call: str, *, real: bool = True) -> GaussianMixture:
+        if real and not self._is_real:
             self._refuse(call, f"Call base.{call} for the density over the real numbers.")
         return self.base
 

@@ -129,7 +129,7 @@ class Predictions:
         if not bool(exponential.any()):
             return part
         widest = MAX_LOG_SCALE * self.network.target_scaling.scale
-        return part.narrowed(torch.where(exponential, widest, torch.inf))  # type: ignore[attr-defined]
+        return part.narrowed(torch.where(exponential, widest, torch.inf))
 
     def _each(self, ask: Callable[[Mixture], Tensor]) -> Array:
         """Ask some rows at a time for answers [n, D, ...]."""

@@ -53,7 +53,7 @@ def _pyro_class(kind: type) -> type:
         return kind
 
     def reduce(mixture: Any) -> tuple[Any, ...]:
-        # Pickle does not find a class that is made here: it takes the way the mixture came.
+        # Pickle does not find a class that is made here: it rebuilds the mixture by for_pyro.
         return for_pyro, (_as(kind, mixture),)
 
     body = {

@@ -147,7 +147,7 @@ class DensityNetwork(nn.Module, ABC):
         mixture = self.target_scaling.inverse(standard)
         if self.transforms is not None:
             # Networks with transforms have triangular heads, which give a GaussianMixture.
-            mixture = TransformedMixture(mixture, self.transforms)  # type: ignore[arg-type]
+            mixture = TransformedMixture(mixture, self.transforms)
         return mixture.to(condition.dtype if condition.is_floating_point() else self.dtype)
 
     def loss(self, condition: Tensor, target: Tensor, weights: Tensor | None = None) -> Tensor:

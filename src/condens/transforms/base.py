@@ -11,6 +11,7 @@ from torch.distributions import biject_to, transform_to
 from torch.distributions.constraints import Constraint
 
 from condens.errors import ArgumentError, NoClosedFormError
+from condens.functional import pushforward
 from condens.functional.precision import widen
 from condens.functional.tracing import anywhere
 
@@ -86,9 +87,9 @@ class Transform(ABC):
     def coefficients(self, mean: Tensor, deviation: Tensor) -> Tensor:
         """Return the Hermite coefficients of Y [..., ORDER]; see `functional.pushforward`."""
 
-    def overflows(self, mean: Tensor, deviation: Tensor) -> Tensor:  # noqa: ARG002
-        """Tell whether E[Y²] is beyond double precision."""
-        return torch.zeros_like(mean, dtype=torch.bool)
+    def overflows(self, mean: Tensor, deviation: Tensor) -> Tensor:
+        """Tell whether E[Y²] is beyond double precision, where X ~ N(mean, deviation²)."""
+        return pushforward.lognormal_overflows(mean, deviation) & self.exponential
 
     def threshold(self, y: Tensor) -> Tensor:
         """Return the x with {Y ≤ y} = {X ≤ x}: −inf below the support, +inf above."""

@@ -130,10 +130,6 @@ class Positive(Transform):
         """Return those of the exponential."""
         return pushforward.lognormal_coefficients(mean, deviation)
 
-    def overflows(self, mean: Tensor, deviation: Tensor) -> Tensor:
-        """Tell whether E[Y²] is beyond double precision."""
-        return pushforward.lognormal_overflows(mean, deviation)
-
 
 @dataclass(frozen=True)
 class Interval(Transform):
@@ -358,12 +354,6 @@ class Integer(Transform):
     def coefficients(self, mean: Tensor, deviation: Tensor) -> Tensor:
         """Return those of ⌊z⌋."""
         return pushforward.floor_coefficients(mean, deviation, log=self.lower is not None)
-
-    def overflows(self, mean: Tensor, deviation: Tensor) -> Tensor:
-        """Tell whether E[Y²] is beyond double precision."""
-        if self.lower is None:
-            return super().overflows(mean, deviation)
-        return pushforward.lognormal_overflows(mean, deviation)
 
     def _above(self, y: Tensor) -> Tensor:
         """Return the x of z = y + 1; −inf below the bound."""
