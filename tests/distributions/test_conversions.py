@@ -117,15 +117,15 @@ TRANSFORMS = {
 
 
 @pytest.mark.parametrize("name", TRANSFORMS)
-def test_torch_transforms_agree_with_our_maps(name):
-    transform, transform = TRANSFORMS[name]
+def test_torch_transforms_agree_with_ours(name):
+    theirs, transform = TRANSFORMS[name]
     base = GaussianMixture(numbers(4, 3), numbers(4, 3, 2, seed=1), numbers(4, 3, 3, seed=2))
     ours = TransformedMixture(base, [transform, transform])
     if name == "affine":
         ours = TransformedMixture(base.affine(-2.0, 1.0), [transform, transform])
-    if transform.domain.event_dim == 0:
-        transform = dist.IndependentTransform(transform, 1)
-    theirs = dist.TransformedDistribution(base, [transform])
-    value = transform(numbers(6, 4, 2, seed=5))
-    close(ours.log_prob(value), theirs.log_prob(value))
-    assert transform.contains(theirs.sample((100,))).all()
+    if theirs.domain.event_dim == 0:
+        theirs = dist.IndependentTransform(theirs, 1)
+    twin = dist.TransformedDistribution(base, [theirs])
+    value = theirs(numbers(6, 4, 2, seed=5))
+    close(ours.log_prob(value), twin.log_prob(value))
+    assert transform.contains(twin.sample((100,))).all()

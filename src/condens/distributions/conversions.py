@@ -146,8 +146,8 @@ def from_mixture_same_family(name: str, mixture: Any) -> tuple[Tensor, Tensor, T
         if isinstance(components, Normal):
             return logits, components.loc.unsqueeze(-1), -components.scale.log().unsqueeze(-1)
         if _is_diagonal_normal(components):
-            normal = components.base_dist
-            return logits, normal.loc, -normal.scale.log()
+            normal: Any = components
+            return logits, normal.base_dist.loc, -normal.base_dist.scale.log()
         got = f"is a mixture of {components}"
     raise ArgumentError(
         name,
