@@ -141,6 +141,7 @@ class DensityNetwork(nn.Module, ABC):
         read = self.standardise_condition(condition)
         mixture = self.target_scaling.inverse(self.mixture_of(read))
         if self.transforms is not None:
+            # Networks with transforms have triangular heads, which give a GaussianMixture.
             mixture = TransformedMixture(mixture, self.transforms)
         return mixture.to(condition.dtype if condition.is_floating_point() else self.dtype)
 
