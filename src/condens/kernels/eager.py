@@ -88,7 +88,7 @@ def backward(
 def _strict_rows(packed: Tensor, dimensions: int) -> Sequence[Tensor]:
     """View the strict triangle of factors [T, K, b] row by row; diagonal ones have none."""
     sizes = range(dimensions - 1, 0, -1) if len(packed) > dimensions else ()
-    return packed[dimensions:].split(list(sizes))
+    return packed.split_with_sizes([dimensions, *sizes])[1:]
 
 
 def total(
@@ -97,5 +97,6 @@ def total(
     """Return Σ weights · loss and its gradients; the mean where weights is None."""
     loss, state = forward(inputs)
     if weights is None:
-        weights = loss.new_full((), 1 / max(loss.shape[0], 1)).expand_as(loss)
+        weights = loss.new_full((), 1 / max(loss.shape[0], 1))
+        return loss.sum() * weights, backward(inputs, state, weights, to_target)
     return torch.dot(loss, weights), backward(inputs, state, weights, to_target)
