@@ -95,8 +95,8 @@ def write_whole(path: Path, data: bytes) -> None:
 
 def append(path: Path, data: bytes) -> None:
     """Add to the end of a file, which need not exist yet; a link raises `OSError`."""
-    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
-    with os.fdopen(open_regular(path, flags, follow=False), "ab") as file:
+    descriptor = open_regular(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, follow=False)
+    with os.fdopen(descriptor, "ab") as file:
         file.write(data)
 
 
@@ -112,10 +112,9 @@ def take_lock(descriptor: int) -> None:
 
 def _new_part(directory: Path) -> tuple[Path, int]:
     """Create a file under a new name, locked for as long as its writer lives."""
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
     while True:
         part = directory / f".condens-{token_hex(8)}.part"
-        descriptor = open_regular(part, flags, follow=False)
+        descriptor = open_regular(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, follow=False)
         if os.name != "posix":
             return part, descriptor
         with suppress(OSError):  # some file systems have no locks

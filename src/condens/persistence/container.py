@@ -74,10 +74,9 @@ def store(path: str | os.PathLike[str], data: bytes) -> None:
                 raise ModelFileError("the path", **fault)
             write_whole(Path(path).resolve(), data)
         except (OSError, ValueError, RuntimeError) as error:  # the last: links in a circle
-            reason = getattr(error, "strerror", None) or error
             raise ModelFileError(
                 "the file",
-                got=f"cannot be written ({reason})",
+                got=f"cannot be written ({getattr(error, 'strerror', None) or error})",
                 expected="a model goes there",
                 fix="Make room there, or name another place; what was there before is unchanged.",
             ) from error
@@ -234,8 +233,11 @@ def _header(file: BufferedReader) -> tuple[bytes, Document]:
             "the file", got=f"has {size} bytes", expected="a model file was expected"
         )
     if not 2 <= length <= min(MAX_HEADER_BYTES, size - 8):
-        expected = f"2 to {MAX_HEADER_BYTES} were expected in a file of {size}"
-        raise ModelFileError("its header", got=f"is said to have {length} bytes", expected=expected)
+        raise ModelFileError(
+            "its header",
+            got=f"is said to have {length} bytes",
+            expected=f"2 to {MAX_HEADER_BYTES} were expected in a file of {size}",
+        )
     start += file.read(length - 1)
     return start, parse("its header", start[8:])
 

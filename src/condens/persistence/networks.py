@@ -178,10 +178,9 @@ def network_from_dict(
 def _describe(network: nn.Module, *, made: bool = False) -> dict[str, Any]:
     """Return the document of a network; `_build` reads what this writes, and has just `made` it."""
     if type(network) is Ensemble:
-        members = [_describe(member, made=made) for member in network.networks]
         return {
             "kind": "ensemble",
-            "members": members,
+            "members": [_describe(member, made=made) for member in network.networks],
             "names": None if network.names is None else list(network.names),
         }
     # A class derived from these may compute something else.

@@ -73,8 +73,8 @@ def _slices(rows: Rows, start: int, size: int) -> Iterator[Rows]:
 
 def _mixed(seed: int, epoch: int) -> int:
     """Return a seed for an epoch that differs from those of other epochs and seeds."""
-    data = f"{seed} {epoch}".encode()
-    return int.from_bytes(hashlib.sha256(data).digest()[:7], "little")
+    digest = hashlib.sha256(f"{seed} {epoch}".encode()).digest()
+    return int.from_bytes(digest[:7], "little")
 
 
 class Noise:
@@ -103,6 +103,7 @@ class Noise:
 def _noisy(values: Tensor, scale: float, generator: Generator) -> Tensor:
     if not scale:
         return values
-    place = generator.device
-    noise = torch.randn(values.shape, generator=generator, dtype=values.dtype, device=place)
+    noise = torch.randn(
+        values.shape, generator=generator, dtype=values.dtype, device=generator.device
+    )
     return values + scale * noise.to(values.device)

@@ -27,9 +27,11 @@ def default_settings(n_rows: int) -> Settings:
     n_rows = as_whole("n_rows", n_rows, 1, fix="Pass the number of training rows.")
     steps = math.ceil(n_rows / batch_size(Settings(), n_rows))
     epochs = min(max(MIN_STEPS // steps, MIN_EPOCHS), MAX_EPOCHS)
-    noise = min(MAX_NOISE, 2 / math.sqrt(n_rows))
-    patience = math.ceil(PATIENCE_FRACTION * epochs)
-    return Settings(epochs=epochs, patience=patience, condition_noise=noise)
+    return Settings(
+        epochs=epochs,
+        patience=math.ceil(PATIENCE_FRACTION * epochs),
+        condition_noise=min(MAX_NOISE, 2 / math.sqrt(n_rows)),
+    )
 
 
 def default_components(n_rows: int) -> int:

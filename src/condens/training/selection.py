@@ -130,8 +130,13 @@ def reduce_components(
         history, best = fit(network, settings)
         trials = [Trial(network.head.n_components, history.best_nll, 0.0, 0.0)]
         chosen = Selection(network, history, trials)
-        epochs = math.ceil(settings.epochs / 3)
-        again = replace(settings, start="keep", bound=None, epochs=epochs, warmup_steps=20)
+        again = replace(
+            settings,
+            start="keep",
+            bound=None,
+            epochs=math.ceil(settings.epochs / 3),
+            warmup_steps=20,
+        )
         smaller, failed = network, 0
 
         def stopped() -> bool:
