@@ -144,7 +144,6 @@ ROWS = (
             "frames",
             "rows",
             "table",
-            "targets",
         ),
         packages=("torch", "numpy"),
     ),

@@ -104,9 +104,13 @@ def test_names_are_heeded(frame):
     drawn = learned.sample((3,), table[names[::-1]], generator=torch.Generator().manual_seed(0))
     assert torch.equal(drawn, plain.sample((3,), x, generator=torch.Generator().manual_seed(0)))
     other = table.rename(columns={"u": "z"}) if frame is pd.DataFrame else table.rename({"u": "z"})
-    with pytest.raises(DimensionError, match=r"observation has z, v, w, but u, v, w were trained"):
+    with pytest.raises(
+        DimensionError, match=r"observation has columns z, v, w, but u, v, w were trained"
+    ):
         learned.given(other)
-    with pytest.raises(DimensionError, match=r"observation has u, v, but u, v, w were trained"):
+    with pytest.raises(
+        DimensionError, match=r"observation has columns u, v, but u, v, w were trained"
+    ):
         learned.given(table[["u", "v"]])
 
 
@@ -117,7 +121,7 @@ def test_a_row_of_a_frame_is_read_by_its_index():
     row = table.iloc[3]
     assert learned.given(row).batch_shape == ()
     assert torch.equal(learned.given(row[["w", "u", "v"]]).mean, learned.given(x[3]).mean)
-    with pytest.raises(DimensionError, match="observation has u, v, z"):
+    with pytest.raises(DimensionError, match="observation has columns u, v, z"):
         learned.given(row.rename({"w": "z"}))
     # Rows that have names say nothing of columns.
     named = pd.Series(x[:, 0].numpy(), index=[f"run {i}" for i in range(100)])

@@ -2,7 +2,6 @@
 
 from condens.data.encoder import TableEncoder
 from condens.data.rows import Rows
-from condens.data.table import Table
-from condens.data.targets import TargetColumns
+from condens.data.table import Table, TargetColumns
 
 __all__ = ["Rows", "Table", "TableEncoder", "TargetColumns"]

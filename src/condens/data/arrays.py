@@ -96,8 +96,7 @@ def dense(values: Tensor, name: str) -> Tensor:
 def from_objects(objects: NDArray[np.object_], name: str, where: str = "") -> Doubles:
     """Return Python's numbers as doubles; None, NaN and pandas' NA are missing."""
     cells = objects.ravel().tolist()
-    types = {type(cell) for cell in cells}
-    for kind in types - {type(None)}:
+    for kind in {type(cell) for cell in cells} - {type(None)}:
         # pandas cannot be asked for its NA: it may not be installed.
         if kind.__name__ == "NAType":
             cells = [None if type(cell) is kind else cell for cell in cells]
@@ -119,16 +118,15 @@ def from_objects(objects: NDArray[np.object_], name: str, where: str = "") -> Do
 
 def refuse_infinite(numbers: Doubles, labels: list[str], name: str) -> None:
     """Raise where a number is infinite. Shapes: numbers [n, P]; a label for each column."""
-    # Tables are nearly always finite: one pass then.
-    if np.isfinite(numbers).all() or not (infinite := np.isinf(numbers)).any():
-        return
-    row, column = np.argwhere(infinite)[0]
-    raise NotFiniteError(
-        name,
-        got=f"is {numbers[row, column]:g} in row {row}, {labels[column]}",
-        expected="finite numbers were expected",
-        fix="Remove the row, or mark the entry as missing with NaN.",
-    )
+    infinite = np.isinf(numbers)
+    if infinite.any():
+        row, column = np.argwhere(infinite)[0]
+        raise NotFiniteError(
+            name,
+            got=f"is {numbers[row, column]:g} in row {row}, {labels[column]}",
+            expected="finite numbers were expected",
+            fix="Remove the row, or mark the entry as missing with NaN.",
+        )
 
 
 def unusable(

@@ -99,8 +99,7 @@ class TableEncoder:
     @property
     def numeric(self) -> int:
         """The number of encoded columns that are numbers; they come first."""
-        numbers = [feature for feature in self.features if isinstance(feature, Numbers)]
-        return len(numbers) + sum(feature.fill is not None for feature in numbers)
+        return sum(1 + (f.fill is not None) for f in self.features if isinstance(f, Numbers))
 
     @property
     def categories(self) -> list[int]:
@@ -113,9 +112,11 @@ class TableEncoder:
         names = self.feature_names or range(self.n_features)
         columns = [(f"column {n!r}", f) for n, f in zip(names, self.features, strict=True)]
         numbers = [(label, f) for label, f in columns if isinstance(f, Numbers)]
-        gaps = [f"the gaps of {label}" for label, f in numbers if f.fill is not None]
-        codes = [label for label, f in columns if isinstance(f, Categories)]
-        return [*(label for label, _ in numbers), *gaps, *codes]
+        return [
+            *(label for label, _ in numbers),
+            *(f"the gaps of {label}" for label, f in numbers if f.fill is not None),
+            *(label for label, f in columns if isinstance(f, Categories)),
+        ]
 
     def encode(self, table: Any, name: str = "table") -> Tensor:
         """Return the rows of a table [n, C] in double precision; an array may share its memory."""
@@ -160,14 +161,8 @@ class TableEncoder:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the encoder as JSON values."""
-        features = [
-            {"fill": feature.fill}
-            if isinstance(feature, Numbers)
-            else {"values": list(feature.values), "missing": feature.missing}
-            for feature in self.features
-        ]
-        names = None if self.feature_names is None else list(self.feature_names)
-        return {"features": features, "feature_names": names}
+        features = [feature._asdict() for feature in self.features]
+        return {"features": features, "feature_names": self.feature_names}
 
     @classmethod
     def from_dict(cls, values: Any) -> Self:
@@ -197,12 +192,11 @@ def _learn_categories(column: Codes, name: str, label: str) -> Categories:
     # Those that a frame declares but does not hold stay unknown: nothing is learned about them.
     values = sorted(value for value, count in zip(column.values, counts, strict=True) if count)
     if len(values) > MAX_CATEGORIES or (len(values) == len(seen) > MAX_DISTINCT_ROWS):
-        advice = text_advice([value for value in values if isinstance(value, str)])
         raise ArgumentError(
             name,
             got=f"has {len(values)} categories in {len(seen)} rows of {label}",
             expected=f"at most {MAX_CATEGORIES} were expected, and fewer than rows",
-            fix=advice
+            fix=text_advice([value for value in values if isinstance(value, str)])
             or "If it identifies the rows, drop the column; otherwise group the rare ones.",
         )
     return Categories(tuple(values), len(seen) < len(column.codes))
@@ -258,13 +252,11 @@ def _codes(given: Table, place: int, feature: Categories, name: str) -> NDArray[
 
 
 def _other_names(ours: tuple[str, ...], theirs: tuple[str, ...], name: str) -> DimensionError:
-    lacking = sorted(set(ours).difference(theirs), key=ours.index)
-    unknown = sorted(set(theirs).difference(ours), key=theirs.index)
-    parts = [
-        f"{verb} {_listed(labels)}"
-        for verb, labels in (("lacks the columns", lacking), ("has the unknown columns", unknown))
-        if labels
-    ]
+    differences = {
+        "lacks the columns": sorted(set(ours).difference(theirs), key=ours.index),
+        "has the unknown columns": sorted(set(theirs).difference(ours), key=theirs.index),
+    }
+    parts = [f"{verb} {_listed(labels)}" for verb, labels in differences.items() if labels]
     got, expected = " and ".join(parts), "the columns that were fitted are needed"
     if not parts:
         place = next(i for i, (a, b) in enumerate(zip(ours, theirs, strict=True)) if a != b)

@@ -155,24 +155,29 @@ def _weights(values: Any, target: Tensor, name: str) -> Tensor:
             expected=f"there are {len(target)} rows",
             fix="Pass one weight a row.",
         )
-    wrong = ~(weights.isfinite() & (weights >= 0))
-    if bool(wrong.any()):
-        row = int(wrong.nonzero()[0])
-        raise NotFiniteError(
-            name,
-            got=f"is {weights[row]:g} in row {row}",
-            expected="finite numbers that are not negative were expected",
-            fix="Use zero to leave a row out.",
-        )
+    _check_finite(
+        name,
+        weights,
+        ~(weights.isfinite() & (weights >= 0)),
+        "Use zero to leave a row out.",
+        expected="finite numbers that are not negative were expected",
+    )
     return weights
 
 
-def _check_finite(name: str, values: Tensor, wrong: Tensor, fix: str) -> None:
+def _check_finite(
+    name: str,
+    values: Tensor,
+    wrong: Tensor,
+    fix: str,
+    expected: str = "finite numbers were expected",
+) -> None:
     if bool(wrong.any()):
         place = [int(i) for i in wrong.nonzero()[0]]
+        where = f"at {place}" if len(place) > 1 else f"in row {place[0]}"
         raise NotFiniteError(
             name,
-            got=f"is {values[tuple(place)]:g} at {place}",
-            expected="finite numbers were expected",
+            got=f"is {values[tuple(place)]:g} {where}",
+            expected=expected,
             fix=fix,
         )

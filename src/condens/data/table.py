@@ -1,12 +1,20 @@
-"""Tables as they are read: a matrix of numbers, and coded columns of categories."""
+"""Tables as they are passed: numbers and coded categories of a condition, numbers of targets."""
 
 from typing import Any, NamedTuple, Self
 
 import numpy as np
+import torch
+from torch import Tensor
 
-from condens.data.arrays import Doubles, as_doubles, refuse_infinite
-from condens.data.frames import Codes, columns_of, is_frame
-from condens.errors import ArgumentError, ShapeError
+from condens.data.arrays import (
+    NUMBERS_EXPECTED,
+    Doubles,
+    as_doubles,
+    refuse_infinite,
+    text_advice,
+)
+from condens.data.frames import Codes, columns_of, is_frame, kind_of
+from condens.errors import ArgumentError, DimensionError, ShapeError
 
 
 class Table(NamedTuple):
@@ -71,11 +79,93 @@ def _text_names(names: list[Any], name: str) -> tuple[str, ...] | None:
     """Return names if all are text, None if none is, and refuse a mixture, as scikit-learn does."""
     text = [isinstance(label, str) for label in names]
     if any(text) and not all(text):
-        other = type(names[text.index(False)]).__name__
         raise ArgumentError(
             name,
-            got=f"has columns named by str and by {other}",
+            got=f"has columns named by str and by {type(names[text.index(False)]).__name__}",
             expected="text alone was expected",
             fix=f"Rename them, such as by {name}.columns = {name}.columns.astype(str).",
         )
     return tuple(names) if names and all(text) else None
+
+
+class TargetColumns(NamedTuple):
+    """Targets as they were passed.
+
+    Args:
+        values: [n, D] in double precision; NaN where one was not observed.
+        names: of the targets, if all of them are text.
+        flat: whether they were passed without an axis for the targets.
+
+    >>> TargetColumns.of([1, None, 3]).values.tolist()
+    [[1.0], [nan], [3.0]]
+    """
+
+    values: Tensor
+    names: tuple[str, ...] | None
+    flat: bool
+
+    @classmethod
+    def of(cls, target: Any, name: str = "target", *, observed: bool = True) -> Self:
+        """Read an array, a tensor, a list, a series or a frame.
+
+        With `observed`, as for fitting, a target without any value is refused.
+        """
+        given, flat = _read(target, name)
+        for place, codes in given.codes.items():
+            text = [value for value in codes.values if isinstance(value, str)]
+            raise ArgumentError(
+                name,
+                got=f"holds categories ({kind_of(codes.values)}) in {given.labels[place]}",
+                expected=NUMBERS_EXPECTED,
+                fix=text_advice(text) or "Encode it as numbers, or drop the column.",
+            )
+        empty = np.isnan(given.numbers).all(0)
+        if observed and empty.any():
+            raise ArgumentError(
+                name,
+                got=f"has no value at all in {given.labels[int(empty.argmax())]}",
+                expected="at least one is needed",
+                fix="Drop the target.",
+            )
+        return cls(torch.from_numpy(given.numbers), given.names, flat)
+
+
+def in_order(
+    values: Tensor,
+    theirs: tuple[str, ...] | None,
+    ours: tuple[str, ...] | None,
+    name: str,
+    *,
+    expected: str,
+    fix: str,
+) -> Tensor:
+    """Return values [..., D] with their columns in our order, where both have names.
+
+    >>> in_order(torch.tensor([1, 2]), ("b", "a"), ("a", "b"), "y", expected="…", fix="…")
+    tensor([2, 1])
+    """
+    if ours is None or theirs is None or ours == theirs:
+        return values
+    if sorted(ours) != sorted(theirs):
+        raise DimensionError(
+            name, got=f"has columns {', '.join(theirs)}", expected=expected, fix=fix
+        )
+    return values[..., [theirs.index(label) for label in ours]]
+
+
+def _read(target: Any, name: str) -> tuple[Table, bool]:
+    if is_frame(target):
+        return Table.read(target, name), False
+    if hasattr(type(target), "to_frame"):
+        given = Table.read(target.to_frame(), name)
+        # polars calls a series without a name "".
+        return given._replace(names=given.names if given.names != ("",) else None), True
+    array = as_doubles(target, name)
+    if array.ndim not in (1, 2):
+        raise ShapeError(
+            name,
+            got=f"has shape {list(array.shape)}",
+            expected="[rows] or [rows, targets] was expected",
+            fix="Pass one column for each target.",
+        )
+    return Table.read(array[:, None] if array.ndim == 1 else array, name), array.ndim == 1

@@ -1,10 +1,11 @@
 """Parameters of a model: checked by name, and turned into networks and settings."""
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from numbers import Integral
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Generator, nn
@@ -13,12 +14,23 @@ from condens.errors import ArgumentError, DimensionError, ShapeError
 from condens.nn import HEADS, DensityNetwork, Ensemble, Head, MixtureNetwork
 from condens.nn.randomness import torch_seeded_by
 from condens.persistence import network_to_dict
-from condens.scalars import as_choice, as_fraction, as_real, as_whole, is_truth, refused
+from condens.persistence.header import reason
+from condens.scalars import as_choice, as_fraction, as_real, as_truth, as_whole, refused
 from condens.training import Settings
 from condens.transforms import Real, Transform, choice
 
 # Parameters that are also fields of `Settings`.
 SETTING_NAMES = ("epochs", "batch_size", "learning_rate", "validation_fraction")
+
+
+class Splitter(Protocol):
+    """Decides which rows are held out, as the splitters of `sklearn.model_selection` do."""
+
+    def get_n_splits(self) -> int:
+        """Return the number of splits."""
+
+    def split(self, X: Any, y: Any, groups: Any) -> Iterable[Any]:  # noqa: N803
+        """Yield the rows to train on and the rows to test on, as arrays of their numbers."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,8 +77,8 @@ class Architecture:
                 expected="only the other covariances have transformed targets",
                 fix="Choose another covariance, or leave target_transform out.",
             )
-        options: dict[str, Any] = {"floor": self.floor, "rank": self.rank}
-        options = {name: value for name, value in options.items() if value is not None}
+        given = {"floor": self.floor, "rank": self.rank}
+        options: dict[str, Any] = {name: v for name, v in given.items() if v is not None}
         if self.backbone is None:
             return MixtureNetwork.of(
                 self.n_columns,
@@ -197,10 +209,6 @@ def _optional(check: Check) -> Check:
     return lambda name, value: None if value is None else check(name, value)
 
 
-def _whole(fix: str) -> Check:
-    return lambda name, value: as_whole(name, value, 1, fix=fix)
-
-
 def _where(fits: Callable[[Any], bool], expected: str, fix: str) -> Check:
     def check(name: str, value: Any) -> Any:
         if not fits(value):
@@ -210,15 +218,10 @@ def _where(fits: Callable[[Any], bool], expected: str, fix: str) -> Check:
     return check
 
 
-def _fraction(name: str, value: Any) -> float:
-    return as_fraction(name, value, fix="Pass 0 for none, or a fraction such as 0.1.")
-
-
 def _n_components(name: str, value: Any) -> int | str:
-    if isinstance(value, str) and value == "auto":
-        return "auto"
     fix = 'Pass a number such as 5, "auto", or leave it out for a default by the number of rows.'
-    return as_whole(name, value, 1, fix=fix)
+    auto = isinstance(value, str) and value == "auto"
+    return "auto" if auto else as_whole(name, value, 1, fix=fix)
 
 
 def _setting(name: str, value: Any) -> Any:
@@ -230,45 +233,37 @@ def _device(name: str, value: Any) -> torch.device:
         device = torch.device(value)
         torch.empty(1, device=device).cpu()
     except Exception as error:  # torch raises what its back ends raise
-        reason = f"{type(error).__name__}: {str(error)[:200]}".partition("\n")[0].rstrip(".")
         raise ArgumentError(
             name,
             got=f"is {value!r}",
-            expected=f"torch cannot train there ({reason})",
+            expected=f"torch cannot train there ({reason(error).splitlines()[0].rstrip('.')})",
             fix="Pass 'cpu', or 'cuda' on a machine with a supported graphics card.",
         ) from None
     return device
 
 
-# Whole numbers are truth values in scikit-learn, and those of numpy are not bool.
-_FLAG = _where(
-    lambda value: isinstance(value, Integral) or is_truth(value),
-    "True or False",
-    "Pass True or False.",
-)
-
-
 def check_flag(name: str, value: Any) -> bool:
-    """Return a truth value."""
-    return bool(_FLAG(name, value))
+    """Return a truth value, which a whole number is in scikit-learn."""
+    flag = bool(value) if isinstance(value, Integral) else value
+    return as_truth(name, flag, fix="Pass True or False.")
 
 
+_POSITIVE = partial(as_whole, least=1)
+_FRACTION = partial(as_fraction, fix="Pass 0 for none, or a fraction such as 0.1.")
 CHECKS: Mapping[str, Check] = {
     "n_components": _optional(_n_components),
-    "covariance": lambda name, value: as_choice(
-        name, value, tuple(HEADS), fix='Choose one of these; "full" has every correlation.'
+    "covariance": partial(
+        as_choice, choices=tuple(HEADS), fix='Choose one of these; "full" has every correlation.'
     ),
-    "rank": _optional(_whole("Pass a number such as 5, or leave it out.")),
+    "rank": _optional(partial(_POSITIVE, fix="Pass a number such as 5, or leave it out.")),
     "floor": _optional(
-        lambda name, value: as_real(
-            name, value, fix="Pass a scale of the standardised targets, such as 0.01."
-        )
+        partial(as_real, fix="Pass a scale of the standardised targets, such as 0.01.")
     ),
-    "width": _whole("Pass a number such as 128."),
-    "depth": _whole("Pass a number such as 2."),
-    "dropout": _fraction,
-    "n_members": _whole("Pass 1 for one network, or a number such as 5."),
-    "calibration_fraction": _fraction,
+    "width": partial(_POSITIVE, fix="Pass a number such as 128."),
+    "depth": partial(_POSITIVE, fix="Pass a number such as 2."),
+    "dropout": _FRACTION,
+    "n_members": partial(_POSITIVE, fix="Pass 1 for one network, or a number such as 5."),
+    "calibration_fraction": _FRACTION,
     "backbone": _optional(
         _where(
             lambda value: callable(value) and not isinstance(value, nn.Module),
@@ -313,11 +308,10 @@ def check_parameters(values: Mapping[str, Any]) -> dict[str, Any]:
             expected="only low-rank covariances have one",
             fix="Leave it out, or pass covariance='low_rank'.",
         )
-    fraction, splitter = checked["validation_fraction"], checked["splitter"]
-    if fraction and splitter is not None:
+    if checked["validation_fraction"] and checked["splitter"] is not None:
         raise ArgumentError(
             "validation_fraction",
-            got=f"is {fraction} with a splitter",
+            got=f"is {checked['validation_fraction']} with a splitter",
             expected="the splitter decides which rows are held out",
             fix="Leave either out.",
         )

@@ -16,11 +16,13 @@ from torch import Tensor, nn
 
 from condens.data import TableEncoder
 from condens.errors import ArgumentError, ModelFileError
+from condens.estimator.construction import check_parameter
 from condens.estimator.inputs import Inputs
 from condens.evaluation.conformal import Calibration
 from condens.nn import DensityNetwork, TableMLP
 from condens.persistence import network_from_dict, network_to_dict
 from condens.persistence.header import canonical, reason, short
+from condens.scalars import as_whole
 from condens.training import History, Settings
 from condens.transforms import Real
 
@@ -48,7 +50,6 @@ PLAIN_PARAMETERS = (
     "warm_start",
     "width",
 )
-FIELDS = {"backbone", "encoder", "flat", "history", "network", "parameters", "seed", "settings"}
 MAX_DOUBLE = torch.finfo(torch.float64).max
 
 
@@ -86,8 +87,9 @@ def to_dict(parameters: Mapping[str, Any], fitted: Fitted) -> tuple[Document, di
     tensors = network.state_dict(prefix="network.")
     if fitted.calibration is not None:
         scores = (fitted.calibration.ranks, *fitted.calibration.levels)
-        for name, each in zip(_score_names(network.dimensions), scores, strict=True):
-            tensors[name] = each.clamp(max=MAX_DOUBLE)  # a file holds finite numbers only
+        names = _score_names(network.dimensions)
+        # A file holds finite numbers only.
+        tensors |= {n: s.clamp(max=MAX_DOUBLE) for n, s in zip(names, scores, strict=True)}
     return document, tensors
 
 
@@ -95,22 +97,26 @@ def from_dict(
     document: Mapping[str, Any], tensors: Mapping[str, Tensor], backbone: Backbone | None = None
 ) -> tuple[dict[str, Any], Fitted]:
     """Return the parameters and the fit; raise `ModelFileError` where the document has none."""
-    if document.keys() != FIELDS:
-        raise _damaged(f"has {short(sorted(document))}", f"{sorted(FIELDS)} were expected")
     with _refusing():
         encoder = TableEncoder.from_dict(document["encoder"])
+        architecture, has_backbone = document["network"], document["backbone"]
     # Not within: an error of the user's backbone is none of the file's.
-    network = _network(document, tensors, encoder, backbone)
+    made = None if backbone is None else _made(backbone, encoder, architecture, has_backbone)
+    network = network_from_dict(architecture, tensors, prefix="network.", backbone=made)
     with _refusing():
-        parameters = _parameters(document, network)
+        settings = document["settings"]
+        parameters = {
+            **document["parameters"],
+            "backbone": missing_backbone if has_backbone else None,
+            "settings": None if settings is None else Settings.from_dict(settings),
+            "target_transform": None if network.transforms is None else list(network.transforms),
+        }
         fitted = _fitted(document, tensors, encoder, network)
         again, stored = to_dict(parameters, fitted)
-        same = canonical(again) == canonical(document) and stored.keys() == tensors.keys()
-    if not same:
-        raise _damaged("makes another model", "the same was expected to come out")
-    if backbone is not None:
-        parameters["backbone"] = backbone
-    return parameters, fitted
+        # Any other key or value would be written, or none.
+        if canonical(again) != canonical(document) or stored.keys() != tensors.keys():
+            raise _damaged("makes another model", "the same was expected to come out")
+    return {**parameters, "backbone": backbone or parameters["backbone"]}, fitted
 
 
 def missing_backbone(columns: int) -> nn.Module:
@@ -123,55 +129,29 @@ def missing_backbone(columns: int) -> nn.Module:
     )
 
 
-def _network(
-    document: Mapping[str, Any],
-    tensors: Mapping[str, Tensor],
-    encoder: TableEncoder,
-    backbone: Backbone | None,
-) -> DensityNetwork:
-    if type(document["backbone"]) is not bool:
-        got = f"has backbone {short(document['backbone'])}"
-        raise _damaged(got, "true or false was expected")
-    if backbone is not None and (not callable(backbone) or isinstance(backbone, nn.Module)):
-        raise ArgumentError(
-            "backbone",
-            got=f"is {type(backbone).__name__}",
-            expected="the function of the fit was expected",
-            fix="Pass what makes a module from the number of columns.",
-        )
-    if backbone is not None and not document["backbone"]:
+def _made(
+    backbone: Backbone, encoder: TableEncoder, architecture: Any, has_backbone: bool
+) -> nn.Module | None:
+    """Return the module that a user's function makes, or None if the file describes it."""
+    check_parameter("backbone", backbone)
+    if not has_backbone:
         raise ArgumentError(
             "backbone",
             got="was given",
             expected="the model was fitted without one",
             fix="Leave it out.",
         )
-    made = None
-    # The file describes the backbones of condens itself.
-    if backbone is not None and canonical({"kind": "custom"}) in canonical(document["network"]):
-        try:
-            made = backbone(encoder.columns)
-        except Exception as error:  # code of the user
-            raise ArgumentError(
-                "backbone",
-                got=f"failed ({reason(error)})",
-                expected=f"{encoder.columns} columns are to be read",
-                fix="Pass the function that the model was fitted with.",
-            ) from error
-    return network_from_dict(document["network"], tensors, prefix="network.", backbone=made)
-
-
-def _parameters(document: Mapping[str, Any], network: DensityNetwork) -> dict[str, Any]:
-    """Return the arguments of the constructor, every one as a file can hold it."""
-    plain, settings = document["parameters"], document["settings"]
-    if plain.keys() != set(PLAIN_PARAMETERS):
-        raise _damaged(f"has parameters {short(sorted(plain))}", "those of condens were expected")
-    return {
-        **plain,
-        "backbone": missing_backbone if document["backbone"] else None,
-        "settings": None if settings is None else Settings.from_dict(settings),
-        "target_transform": None if network.transforms is None else list(network.transforms),
-    }
+    if canonical({"kind": "custom"}) not in canonical(architecture):
+        return None
+    try:
+        return backbone(encoder.columns)
+    except Exception as error:  # code of the user
+        raise ArgumentError(
+            "backbone",
+            got=f"failed ({reason(error)})",
+            expected=f"{encoder.columns} columns are to be read",
+            fix="Pass the function that the model was fitted with.",
+        ) from error
 
 
 def _fitted(
@@ -181,17 +161,13 @@ def _fitted(
     network: DensityNetwork,
 ) -> Fitted:
     _check_columns(network, encoder)
-    flat, seed, targets = document["flat"], document["seed"], network.dimensions
-    if type(flat) is not bool or (flat and targets > 1):
-        raise _damaged(f"has flat {short(flat)}", f"there are {targets} targets")
-    if type(seed) is not int or seed >> 31:
-        raise _damaged(f"has seed {short(seed)}", "a number below 2³¹ was expected")
-    names = _score_names(targets)
+    targets = network.dimensions
+    names, flat = _score_names(targets), bool(document["flat"]) and targets == 1
     return Fitted(
         Inputs(encoder, network.names, flat, network.transforms or (Real(),) * targets),
         network.double(),
         History.from_dict(document["history"]),
-        seed,
+        as_whole("seed", document["seed"], 0, 2**31 - 1, fix="Save the model again."),
         _calibration([tensors[name] for name in names]) if names[0] in tensors else None,
     )
 
@@ -205,8 +181,10 @@ def _check_columns(network: DensityNetwork, encoder: TableEncoder) -> None:
         raise _damaged(f"has a network for {ours}", f"columns and codes are {theirs}")
     for module in network.modules():
         if isinstance(module, TableMLP) and list(module.categories) != encoder.categories:
-            got = f"has a network for {short(module.categories)} codes"
-            raise _damaged(got, f"the table has {short(encoder.categories)}")
+            raise _damaged(
+                f"has a network for {short(module.categories)} codes",
+                f"the table has {short(encoder.categories)}",
+            )
 
 
 def _score_names(targets: int) -> list[str]:
@@ -215,8 +193,8 @@ def _score_names(targets: int) -> list[str]:
 
 def _calibration(parts: Sequence[Tensor]) -> Calibration:
     for part in parts:
-        flat = part.dim() == 1 and part.dtype == torch.float64
-        if not flat or not bool(((part >= 0) & (part <= MAX_DOUBLE)).all()):
+        valid = part.dim() == 1 and part.dtype == torch.float64
+        if not valid or not bool(((part >= 0) & (part <= MAX_DOUBLE)).all()):
             raise _damaged("has an invalid calibration", "a vector of scores was expected")
     ranks, *levels = (torch.where(part == MAX_DOUBLE, math.inf, part) for part in parts)
     return Calibration(ranks, levels)
@@ -231,13 +209,12 @@ def _shortest(network: DensityNetwork) -> DensityNetwork:
 
 def _plain(value: Any) -> Any:
     """Return numbers of any type as Python's, devices as text, anything else as None."""
-    if isinstance(value, np.generic):
-        value = value.item()
-    if isinstance(value, numbers.Real) and not isinstance(value, bool | int):
-        value = float(value)
-    if isinstance(value, torch.device):
-        value = str(value)
-    return value if isinstance(value, bool | int | float | str) else None
+    plain = value.item() if isinstance(value, np.generic) else value
+    if isinstance(plain, bool | int | str):
+        return plain
+    if isinstance(plain, torch.device):
+        return str(plain)
+    return float(plain) if isinstance(plain, numbers.Real) else None
 
 
 @contextmanager
@@ -248,8 +225,9 @@ def _refusing() -> Iterator[None]:
     except ModelFileError:
         raise
     except Exception as error:
-        got = f"makes no model ({reason(error)})"
-        raise _damaged(got, "what was saved was expected") from error
+        raise _damaged(
+            f"makes no model ({reason(error)})", "what was saved was expected"
+        ) from error
 
 
 def _damaged(got: str, expected: str) -> ModelFileError:

@@ -13,14 +13,10 @@ from sklearn.model_selection import GroupShuffleSplit
 from torch import Tensor
 
 from condens.data import Rows, Table, TableEncoder, TargetColumns
-from condens.errors import (
-    ArgumentError,
-    DimensionError,
-    ShapeError,
-    TargetTransformWarning,
-    TargetWarning,
-)
+from condens.data.table import in_order
+from condens.errors import ArgumentError, ShapeError, TargetTransformWarning, TargetWarning
 from condens.estimator.construction import choose_transforms, requested_transforms
+from condens.persistence.header import reason
 from condens.transforms import Transform, choice
 
 Groups = NDArray[Any]
@@ -64,18 +60,9 @@ class Inputs:
         return inputs, inputs.supported(rows)
 
     @property
-    def n_targets(self) -> int:
-        """D."""
-        return len(self.transforms)
-
-    @property
     def labels(self) -> Sequence[str | int]:
         """The names of the targets, or their numbers."""
-        return self.target_names or range(self.n_targets)
-
-    def condition(self, X: Any, name: str = "X") -> Tensor:  # noqa: N803
-        """Return X as the network reads it [n, C]."""
-        return self.encoder.encode(X, name)
+        return self.target_names or range(len(self.transforms))
 
     def rows(
         self,
@@ -87,7 +74,7 @@ class Inputs:
     ) -> Rows:
         """Return checked rows: X encoded, the columns of y in the order of the fit."""
         _require(y)
-        condition = self.condition(X, names[0])
+        condition = self.encoder.encode(X, names[0])
         return Rows.of(condition, self._target(y, names[1]), sample_weight, names=names)
 
     def validation(self, data: Any) -> Rows:
@@ -113,49 +100,44 @@ class Inputs:
     def _target(self, y: Any, name: str) -> Tensor:
         """Return targets [n, D], taken by their names where both tables have them."""
         given = TargetColumns.of(y, name, observed=False)
-        count, theirs, ours = given.values.shape[1], given.names, self.target_names
+        count, fitted, ours = given.values.shape[1], len(self.transforms), self.target_names
         listed = "" if ours is None else f" ({', '.join(ours)})"
-        expected = f"the model was fitted on {self.n_targets} target(s){listed}"
+        expected = f"the model was fitted on {fitted} target(s){listed}"
         fix = "Pass those columns, or fit again."
-        if count != self.n_targets:
+        if count != fitted:
             raise ShapeError(name, got=f"has {count} column(s)", expected=expected, fix=fix)
-        if ours is None or theirs is None:
-            return given.values
-        if set(theirs) != set(ours):
-            got = f"has columns {', '.join(theirs)}"
-            raise DimensionError(name, got=got, expected=expected, fix=fix)
-        return given.in_order(ours).values
+        return in_order(given.values, given.names, ours, name, expected=expected, fix=fix)
 
 
 def _require(y: Any) -> None:
     if y is None:
         # The words of scikit-learn, which users know and search for.
-        message = "MDNRegressor requires y to be passed, but the target y is None"
-        raise ArgumentError(f"{message}. Pass the targets.")
+        raise ArgumentError(
+            "MDNRegressor requires y to be passed, but the target y is None. Pass the targets."
+        )
 
 
 def _choose_transforms(spec: Any, target: TargetColumns) -> tuple[Transform, ...]:
     """Return the transform of each target; warn of those chosen, and of those that are missing."""
     columns = target.values.unbind(1)
     labels = target.names or range(len(columns))
-    proposed: dict[int, Transform] = {}
-
-    def propose(place: int) -> Transform:
-        return proposed.setdefault(place, choice.propose(columns[place]))
-
-    transforms = choose_transforms(spec, labels, propose)
-    if proposed:
-        chosen = ", ".join(f"{labels[i]!r}: {transform}" for i, transform in proposed.items())
+    transforms = choose_transforms(spec, labels, lambda place: choice.propose(columns[place]))
+    requested = requested_transforms(spec, labels)
+    chosen = [
+        f"{label!r}: {transform}"
+        for label, given, transform in zip(labels, requested, transforms, strict=True)
+        if isinstance(given, str) and given == "auto"
+    ]
+    if chosen:
         warnings.warn(
-            f"target_transform: 'auto' chose {{{chosen}}}. Pass these to be sure of them.",
+            f"target_transform: 'auto' chose {{{', '.join(chosen)}}}. Pass these to be sure of "
+            "them.",
             TargetTransformWarning,
             stacklevel=caller_level(),
         )
     skewed = [
         repr(label)
-        for label, given, column in zip(
-            labels, requested_transforms(spec, labels), columns, strict=True
-        )
+        for label, given, column in zip(labels, requested, columns, strict=True)
         if given is None and choice.spans_decades(column)
     ]
     if skewed:
@@ -180,10 +162,8 @@ def caller_level() -> int:
 # Rows held out for validation and calibration.
 
 
-def read_groups(groups: Any, n_rows: int) -> Groups | None:
+def read_groups(groups: Any, n_rows: int) -> Groups:
     """Return the group of each row [n]."""
-    if groups is None:
-        return None
     array: Groups = np.asarray(groups)
     if array.shape != (n_rows,):
         raise ShapeError(
@@ -245,16 +225,14 @@ def _hold_out(
     subject = "groups" if splitter is None else "splitter"
     if splitter is None:
         splitter = GroupShuffleSplit(1, test_size=fraction, random_state=seed)
-    table, target = rows.condition.numpy(), rows.target.numpy()
     try:
-        *_, last = splitter.split(table, target, groups)
+        *_, last = splitter.split(rows.condition.numpy(), rows.target.numpy(), groups)
         stay, held = (np.asarray(part, dtype=np.int64) for part in last)
         counts = np.bincount(np.concatenate([stay, held]), minlength=len(rows))
     except Exception as error:  # code of others
-        reason = f"{type(error).__name__}: {str(error)[:200]}".rstrip(".")
         raise ArgumentError(
             subject,
-            got=f"cannot divide {len(rows)} rows ({reason})",
+            got=f"cannot divide {len(rows)} rows ({reason(error).rstrip('.')})",
             expected="validation and calibration rows are held out by it",
             fix="Pass more groups, the groups= that the splitter needs, or another splitter.",
         ) from error

@@ -88,14 +88,13 @@ class Predictions:
 
     def samples(self, n_samples: int, seed: int) -> Array:
         """Return draws, [S, n] or [S, n, D]."""
-        generator = Generator().manual_seed(seed)
-        return self._shaped(self.densities().sample((n_samples,), generator=generator), 2)
+        drawn = self.densities().sample((n_samples,), generator=Generator().manual_seed(seed))
+        return self._shaped(drawn, 2)
 
     def log_prob(self, target: Tensor) -> Array:
         """Return the log density of the observed entries of each row [n]."""
         pairs = zip(self.blocks(), target.split(ROWS_PER_BLOCK), strict=True)
-        scores: Array = torch.cat([part.observed_log_prob(some) for part, some in pairs]).numpy()
-        return scores
+        return torch.cat([part.observed_log_prob(some) for part, some in pairs]).numpy()
 
     def warn_of_extrapolation(self, labels: list[str]) -> None:
         """Warn of rows far outside those of the fit; `labels` are the names of the columns."""
@@ -105,8 +104,6 @@ class Predictions:
         outside = scaling.outside(self.condition)
         counts = outside.sum(0)
         columns = counts.nonzero().flatten().tolist()
-        if not columns:
-            return
         listed = [
             f"{labels[c]} in {counts[c]} row(s), where {scaling.lower[c]:.6g} to "
             f"{scaling.upper[c]:.6g} was fitted"
@@ -114,18 +111,18 @@ class Predictions:
         ]
         if len(columns) > MAX_LISTED_COLUMNS:
             listed.append(f"and {len(columns) - MAX_LISTED_COLUMNS} more column(s)")
-        warnings.warn(
-            f"X is far outside the rows of the fit in {int(outside.any(1).sum())} of "
-            f"{len(outside)} row(s): {'; '.join(listed)}. No data support these predictions: "
-            "leave such rows out, or fit on rows like them.",
-            ExtrapolationWarning,
-            stacklevel=caller_level(),
-        )
+        if columns:
+            warnings.warn(
+                f"X is far outside the rows of the fit in {int(outside.any(1).sum())} of "
+                f"{len(outside)} row(s): {'; '.join(listed)}. No data support these predictions: "
+                "leave such rows out, or fit on rows like them.",
+                ExtrapolationWarning,
+                stacklevel=caller_level(),
+            )
 
     def _bounded(self, part: Mixture) -> Mixture:
         """Return densities with bounded components in the targets whose moments grow with exp."""
-        transforms = self.network.transforms or ()
-        exponential = torch.tensor([transform.exponential for transform in transforms])
+        exponential = torch.tensor([each.exponential for each in self.network.transforms or ()])
         if not bool(exponential.any()):
             return part
         widest = MAX_LOG_SCALE * self.network.target_scaling.scale
@@ -137,8 +134,7 @@ class Predictions:
 
     def _shaped(self, answer: Tensor, axis: int | None) -> Array:
         """Return an array, without the axis of the targets if y had none."""
-        array: Array = (answer.squeeze(axis) if self.flat and axis is not None else answer).numpy()
-        return array
+        return (answer.squeeze(axis) if self.flat and axis is not None else answer).numpy()
 
 
 def draw_seed(random_state: Any) -> int:
@@ -156,8 +152,7 @@ def draw_seed(random_state: Any) -> int:
 
 def _finite(answers: Tensor) -> Tensor:
     """Return the largest number for what overflows: scikit-learn's scores refuse infinity."""
-    largest = torch.finfo(answers.dtype).max
-    return answers.clamp(-largest, largest)
+    return answers.clamp(torch.finfo(answers.dtype).min, torch.finfo(answers.dtype).max)
 
 
 def _levels(quantiles: Any) -> Tensor:

@@ -29,8 +29,8 @@ from condens.errors import (
 from condens.estimator.construction import (
     SETTING_NAMES,
     Architecture,
+    Splitter,
     check_flag,
-    check_parameter,
     check_parameters,
     choose_transforms,
     combine_settings,
@@ -163,7 +163,7 @@ class MDNRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         learning_rate: float | None = None,
         validation_fraction: float | None = None,
         calibration_fraction: float = 0.0,
-        splitter: Any = None,
+        splitter: Splitter | None = None,
         settings: Settings | None = None,
         directory: str | os.PathLike[str] | None = None,
         device: str | torch.device | None = None,
@@ -205,7 +205,7 @@ class MDNRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         sample_weight: Any = None,
         *,
         groups: Any = None,
-        validation_data: Any = None,
+        validation_data: tuple[Any, ...] | None = None,
     ) -> Self:
         """Fit to rows of X, [n, F], and y, [n] or [n, D].
 
@@ -221,8 +221,8 @@ class MDNRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         around it end too. The model keeps the best weights so far, ready to predict; before the
         end of the first epoch it is left as it was.
         """
-        keep = check_parameter("warm_start", self.warm_start) and self.__sklearn_is_fitted__()
         parameters = check_parameters(self.get_params(deep=False))
+        keep = parameters["warm_start"] and self.__sklearn_is_fitted__()
         directory, fraction = parameters["directory"], parameters["validation_fraction"]
         if directory is not None and keep:
             raise ArgumentError(
@@ -273,8 +273,7 @@ class MDNRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         And `predict_interval(…, calibrated=True)`.
         """
         rows = self.read_rows(X, y)
-        self._calibrate(self.inputs_.supported(rows))
-        return self
+        return self._calibrate(self.inputs_.supported(rows))
 
     # Predicting.
 
@@ -312,9 +311,9 @@ class MDNRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
                 fix="The diagonal of the covariance holds the squares of the deviations.",
             )
         found = self._predictions(X)
-        if std:
-            return found.moments("stddev")
-        return found.moments("covariance_matrix") if cov else found.mean()
+        if std or cov:
+            return found.moments("stddev" if std else "covariance_matrix")
+        return found.mean()
 
     def predict_quantiles(
         self,
@@ -347,8 +346,7 @@ class MDNRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         Guaranteed on average over rows like those of `calibrate`, whether the model is right or
         not; with intervals for each target alone. See `condens.evaluation.Region`.
         """
-        calibration = self._calibration()
-        return calibration.region(self.predict_dist(X), coverage)
+        return self._calibration().region(self.predict_dist(X), coverage)
 
     def sample(
         self,
@@ -358,8 +356,7 @@ class MDNRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     ) -> Array:
         """Draw targets, [S, n] or [S, n, D]."""
         count = as_whole("n_samples", n_samples, 1, fix="Pass 1000, for instance.")
-        seed = draw_seed(random_state)
-        return self._predictions(X).samples(count, seed)
+        return self._predictions(X).samples(count, draw_seed(random_state))
 
     # Scoring.
 
@@ -370,20 +367,20 @@ class MDNRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         fewer than two observed entries, if another one has more.
         """
         rows = self.read_rows(X, y, sample_weight).observed("y")
-        mean = torch.from_numpy(Predictions(self.network_, rows.condition, flat=False).mean())
-        seen, weights = ~rows.target.isnan(), rows.normalised_weights
-
-        def r2(at: Any) -> float:
-            """Return R² of some rows, or of some rows of a target."""
-            some = None if weights is None else weights[at[0]]
-            return float(r2_score(rows.target[at].numpy(), mean[at].numpy(), sample_weight=some))
-
-        if bool(seen.all()):
-            return r2((slice(None),))
+        mean = Predictions(self.network_, rows.condition, flat=False).mean()
+        target, weights = rows.target.numpy(), rows.normalised_weights
+        seen = ~np.isnan(target)
         counts = seen.sum(0)
-        scored = counts > min(1, int(counts.max()) - 1)
-        each = [r2((seen[:, dim], dim)) for dim in scored.nonzero().flatten().tolist()]
-        return sum(each) / len(each)
+        scores = [
+            r2_score(
+                target[some, dim],
+                mean[some, dim],
+                sample_weight=None if weights is None else weights.numpy()[some],
+            )
+            for dim, some in enumerate(seen.T)
+            if counts[dim] >= min(2, counts.max())
+        ]
+        return float(np.mean(scores))
 
     def score_samples(self, X: Any, y: Any) -> Array:  # noqa: N803
         """Return the log density of each row of y; of its observed entries, where some are NaN."""
@@ -408,8 +405,13 @@ class MDNRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     def save(self, path: str | os.PathLike[str]) -> None:
         """Save the fitted model to one file that holds no code; see `condens.persistence`."""
         check_is_fitted(self)
-        calibration = getattr(self, "calibration_", None)
-        fitted = Fitted(self.inputs_, self.network_, self.history_, self.seed_, calibration)
+        fitted = Fitted(
+            self.inputs_,
+            self.network_,
+            self.history_,
+            self.seed_,
+            getattr(self, "calibration_", None),
+        )
         document, tensors = to_dict(self.get_params(deep=False), fitted)
         persistence.write(path, {"kind": "regressor", **document}, tensors)
 
@@ -435,9 +437,7 @@ class MDNRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
                     fix="Open it with condens.load.",
                 )
             parameters, fitted = from_dict(document, tensors, backbone)
-        model = cls(**parameters)
-        model._set(fitted)
-        return model
+        return cls(**parameters)._set(fitted)
 
     # Learned attributes.
 
@@ -469,7 +469,7 @@ class MDNRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     @property
     def n_targets_(self) -> int:
         """The number of columns of y."""
-        return self.inputs_.n_targets
+        return len(self.transforms_)
 
     @property
     def target_names_(self) -> tuple[str, ...] | None:
@@ -511,15 +511,14 @@ class MDNRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         try:
             validate_data(self, X, reset=False, skip_check_array=True)
         except ValueError as error:
-            message = str(error).rstrip().rstrip(".")
-            fix = f"Pass {self.encoder_.description}, or fit again."
-            raise ShapeError(f"{message}. {fix}") from None
+            message, fitted = str(error).rstrip(".\n "), self.encoder_.description
+            raise ShapeError(f"{message}. Pass {fitted}, or fit again.") from None
         except (TypeError, LookupError):  # not a table: refused by name where it is read
             pass
 
     def _predictions(self, X: Any) -> Predictions:  # noqa: N803
         self._check_columns(X)
-        found = Predictions(self.network_, self.inputs_.condition(X), self.inputs_.flat)
+        found = Predictions(self.network_, self.encoder_.encode(X, "X"), self.inputs_.flat)
         found.warn_of_extrapolation(self.encoder_.labels)
         return found
 
@@ -534,17 +533,17 @@ class MDNRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
             )
         return self.calibration_
 
-    def _calibrate(self, rows: Rows) -> None:
+    def _calibrate(self, rows: Rows) -> Self:
         found = Predictions(self.network_, rows.condition, flat=False)
         self.calibration_ = Calibration.of(found.densities(), rows.target)
+        return self
 
-    def _set(self, fitted: Fitted) -> None:
+    def _set(self, fitted: Fitted) -> Self:
         """Take what a fit has learned, at once, so that no signal comes between."""
-        learned = {f"{name}_": value for name, value in fitted._asdict().items()}
-        if fitted.calibration is None:
-            del learned["calibration_"]
-            self.__dict__.pop("calibration_", None)
+        self.__dict__.pop("calibration_", None)
+        learned = {f"{name}_": v for name, v in fitted._asdict().items() if v is not None}
         self.__dict__.update(learned)
+        return self
 
     def _fit(
         self,
@@ -582,13 +581,12 @@ class MDNRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
             replace(architecture, transforms=asked).check_unchanged(
                 self.network_, parameters["n_components"]
             )
-        validation_fraction = combine_settings(parameters, Settings()).validation_fraction
         division = divide(
             given,
-            read_groups(groups, len(given)),
+            None if groups is None else read_groups(groups, len(given)),
             splitter=parameters["splitter"],
             calibration_fraction=parameters["calibration_fraction"],
-            validation_fraction=validation_fraction,
+            validation_fraction=combine_settings(parameters, Settings()).validation_fraction,
             validation=None if validation_data is None else inputs.validation(validation_data),
             seed=seed,
         )
@@ -602,19 +600,20 @@ class MDNRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
             except TrainingError as error:
                 raise TrainingError(str(error).replace(KEPT, UNCHANGED)) from None
         if interrupted.is_set() and history.best_epoch < 0:
-            message = f"fit was interrupted {how_far(history)}. The model is as it was."
-            raise KeyboardInterrupt(message)
+            raise KeyboardInterrupt(
+                f"fit was interrupted {how_far(history)}. The model is as it was."
+            )
         history.rows_left_out = division.rows_left_out
         # Some data need one component only, which is no news if nobody chose their number.
-        ignore = (UnusedComponentsWarning,) if self.n_components is None else ()
-        history.warn(stacklevel=caller_level(), ignore=ignore)
+        history.warn(
+            stacklevel=caller_level(),
+            ignore=(UnusedComponentsWarning,) if self.n_components is None else (),
+        )
         # In double precision a row has the same density in every batch.
         self._set(Fitted(inputs, network.cpu().double().eval(), history, seed))
         if interrupted.is_set():
             raise KeyboardInterrupt(f"fit was interrupted {how_far(history)}. The model has them.")
-        if division.calibration is not None:
-            self._calibrate(division.calibration)
-        return self
+        return self if division.calibration is None else self._calibrate(division.calibration)
 
     def _train(
         self,
@@ -631,18 +630,17 @@ class MDNRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
             "progress": parameters["verbose"],
             "callbacks": parameters["callbacks"],
         }
-        if architecture is None:
-            network: DensityNetwork = copy.deepcopy(self.network_).float().to(device)
-            return network, train(network, rows, settings, warn=False, **options)
-        n_components = parameters["n_components"] or default_components(len(rows))
         generator = Generator().manual_seed(settings.seed)
-        if n_components == "auto":
+        n_components = parameters["n_components"] or default_components(len(rows))
+        if architecture is not None and n_components == "auto":
             largest = architecture.network(MAX_COMPONENTS, generator=generator).to(device)
             chosen = reduce_components(largest, rows, settings, directory=directory, **options)
             if architecture.n_members == 1:
                 return chosen.network, chosen.history
             n_components = chosen.network.head.n_components
             directory = None if directory is None else Path(directory) / "members"
-        network = architecture.networks(n_components, generator=generator).to(device)
-        options |= {"directory": directory, "warn": False}
-        return network, train(network, rows, settings, **options)
+        if architecture is None:
+            network: DensityNetwork = copy.deepcopy(self.network_).float().to(device)
+        else:
+            network = architecture.networks(n_components, generator=generator).to(device)
+        return network, train(network, rows, settings, directory=directory, warn=False, **options)

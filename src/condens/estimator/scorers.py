@@ -82,8 +82,8 @@ def _innermost(estimator: Any, X: Any) -> tuple[Any, Any]:  # noqa: N803
 
 
 def _log_likelihoods(network: DensityNetwork, rows: Rows) -> Tensor:
-    found = Predictions(network, rows.condition, flat=False).log_prob(rows.target)
-    return torch.from_numpy(found)
+    predictions = Predictions(network, rows.condition, flat=False)
+    return torch.from_numpy(predictions.log_prob(rows.target))
 
 
 @torch.no_grad()
@@ -97,8 +97,7 @@ def _energy_scores(network: DensityNetwork, rows: Rows) -> Tensor:
         dims = seen.nonzero().flatten().tolist()
         for some in (pattern == number).nonzero().flatten().split(ROWS_PER_BLOCK):
             density = network(condition[some]).marginal(dims)
-            found = density.energy_score(target[some][:, dims], generator=generator)
-            scores[some] = -found.value
+            scores[some] = -density.energy_score(target[some][:, dims], generator=generator).value
     return scores
 
 

@@ -10,11 +10,11 @@ from torch import Generator, Tensor
 from condens.data import Rows, TargetColumns
 from condens.data.arrays import as_doubles
 from condens.data.frames import is_frame
+from condens.data.table import in_order
 from condens.distributions import Mixture
 from condens.distributions.dimensions import check_names
 from condens.errors import (
     ArgumentError,
-    DimensionError,
     NotFiniteError,
     ShapeError,
     UnusedComponentsWarning,
@@ -25,7 +25,7 @@ from condens.scalars import as_whole
 from condens.training import History, Settings, default_components, default_settings, train
 from condens.training.interruption import how_far, interruption
 from condens.training.loop import gradients
-from condens.transforms import Transform, choice
+from condens.transforms import choice
 from condens.transforms.choice import TargetTransform
 
 
@@ -52,7 +52,13 @@ class AmortisedPosterior:
         The columns of a data frame, or the entries of one of its rows, are taken by their names.
         Shapes: one observation → batch shape [], `[b, *observation_shape]` → [b].
         """
-        values = self._in_order(*_read(observation, "observation"))
+        values = in_order(
+            *_read(observation, "observation"),
+            self.observation_names,
+            "observation",
+            expected=f"{', '.join(self.observation_names or ())} were trained on",
+            fix="Pass just these, or an array.",
+        )
         shape, batch = self.observation_shape, values.dim() - len(self.observation_shape)
         if batch not in (0, 1) or values.shape[batch:] != shape:
             raise ShapeError(
@@ -70,20 +76,6 @@ class AmortisedPosterior:
             )
         found: Mixture = self.network(values.reshape(-1, shape.numel()))
         return found if batch else found[0]
-
-    def _in_order(self, values: Tensor, names: tuple[str, ...] | None) -> Tensor:
-        """Return observations with their columns in the order of the training."""
-        ours = self.observation_names
-        if ours is None or names is None or ours == names:
-            return values
-        if sorted(ours) != sorted(names):
-            raise DimensionError(
-                "observation",
-                got=f"has {', '.join(names)}",
-                expected=f"{', '.join(ours)} were trained on",
-                fix="Pass just these, or an array.",
-            )
-        return values[..., [names.index(name) for name in ours]]
 
     def sample(
         self, sample_shape: Sequence[int], observation: Any, *, generator: Generator | None = None
@@ -153,12 +145,19 @@ def posterior(
         )
     if seen.dim() == 1:  # one number each: the names are those of rows
         seen, observation_names = seen.unsqueeze(1), None
+    columns = given.values.unbind(1)
+    labels = given.names or range(len(columns))
+    transforms = choose_transforms(
+        target_transform, labels, lambda place: choice.propose(columns[place])
+    )
+    for label, transform, column in zip(labels, transforms, columns, strict=True):
+        transform.check(f"parameters, column {label!r},", column)
     rows = Rows.of(seen.flatten(1), given.values, names=("observations", "parameters", "weights"))
     settings = replace(settings or default_settings(len(rows)), seed=seed)
     architecture = Architecture(
         n_columns=rows.condition.shape[1],
         names=given.names,
-        transforms=_transforms(target_transform, given),
+        transforms=transforms,
     )
     with gradients(), interruption() as interrupted:
         network = architecture.network(
@@ -184,13 +183,3 @@ def _read(given: Any, name: str) -> tuple[Tensor, tuple[str, ...] | None]:
     index = list(given.index) if hasattr(type(given), "iloc") else []
     named = index and all(isinstance(label, str) for label in index)
     return values, tuple(index) if named else None
-
-
-def _transforms(spec: Any, given: TargetColumns) -> tuple[Transform, ...]:
-    """Return the transforms of the parameters, checked on them."""
-    columns = given.values.unbind(1)
-    labels = given.names or range(len(columns))
-    transforms = choose_transforms(spec, labels, lambda place: choice.propose(columns[place]))
-    for label, transform, column in zip(labels, transforms, columns, strict=True):
-        transform.check(f"parameters, column {label!r},", column)
-    return transforms
