@@ -221,9 +221,7 @@ ROWS = (
         "integrations/",
         "one neighbouring library or format a file",
         files=(
-            "onnx/check",
-            "onnx/export",
-            "onnx/graph",
+            "onnx",
             "pyro",
             "sbi",
         ),

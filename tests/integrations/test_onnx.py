@@ -13,9 +13,15 @@ import torch
 from condens import GaussianMixture
 from condens.errors import ArgumentError, ModelFileError
 from condens.functional import triangular
-from condens.integrations.onnx import export
-from condens.integrations.onnx.check import check_agreement, trial_inputs
-from condens.integrations.onnx.graph import GRAPHS, LogDensity, MixtureParameters, Sampler
+from condens.integrations.onnx import (
+    GRAPHS,
+    LogDensity,
+    MixtureParameters,
+    Sampler,
+    check_agreement,
+    export,
+    trial_inputs,
+)
 from condens.nn import Ensemble, MixtureNetwork
 from condens.transforms import Integer, Interval, Positive, Real
 

@@ -128,9 +128,8 @@ FIXES = {
         ),
         (
             {"activation": ["silu"]},
-            "activation is ['silu'], but one of ('silu', 'relu', 'tanh', 'gelu') was "
-            "expected. Pass "
-            "one of these names.",
+            "activation is ['silu'], but one of ('silu', 'relu', 'tanh', 'gelu') was expected. "
+            "Pass one of these names.",
         ),
         (
             {"dropout": -0.1},

@@ -79,7 +79,11 @@ class GaussianMixtureBlock(InvertibleModule):  # type: ignore[misc]
         self.dimensions = int(shapes[0][0])
 
     def forward(
-        self, x: Sequence[Tensor], c: Tensor | Sequence[Any], rev: bool = False, jac: bool = True
+        self,
+        x: Sequence[Tensor],
+        c: Tensor | Sequence[Any],
+        rev: bool = False,
+        jac: bool = True,  # noqa: ARG002
     ) -> tuple[list[Tensor], Tensor]:
         """Return [z] of [x], or [x] of [z] if `rev`, and the log-determinant of the Jacobian.
 
@@ -87,13 +91,11 @@ class GaussianMixtureBlock(InvertibleModule):  # type: ignore[misc]
         x [b, D] → [b, D] and [b] with one component of each row; [b, D] or [b, K, D] →
         [b, K, D] and [b, K] with all.
         """
-        del jac
         w, means, factors, choice = _read(c, self.dimensions)
         given = _one_input(x, means, alone=choice is not None)
         if choice is not None:
-            row = torch.arange(len(w), device=means.device)
-            index = _indices(w, choice)
-            means, factors = means[row, index], factors[row, index]
+            place = torch.arange(len(w), device=means.device), _indices(w, choice)
+            means, factors = means[place], factors[place]
         elif given.dim() == 2:
             given = given.unsqueeze(1)
         log_jacobian = log_determinant(factors, self.dimensions)
@@ -101,8 +103,8 @@ class GaussianMixtureBlock(InvertibleModule):  # type: ignore[misc]
             check_log_scales("U", "log-diagonal", factors[..., : self.dimensions])
             return [from_latent(given, means, factors)], -log_jacobian
         wide_x, wide_means, wide_factors = widen(given, means, factors)
-        latent = whiten(wide_x - wide_means, wide_factors)
-        return [latent.to(torch.result_type(given, means))], log_jacobian
+        latent = whiten(wide_x - wide_means, wide_factors).to(torch.result_type(given, means))
+        return [latent], log_jacobian
 
     def output_dims(self, input_dims: Sequence[Sequence[int]]) -> Sequence[Sequence[int]]:
         """Return the shape of the output, that of the input."""
@@ -145,7 +147,6 @@ class GaussianMixtureBlock(InvertibleModule):  # type: ignore[misc]
             generator = Generator(w.device).manual_seed(
                 as_whole("seed", seed, -(2**63), 2**64 - 1, fix=fix)
             )
-        # One after the other, as FrEIA's draws are the first.
         coarse, fine = (
             torch.rand(len(w), 1, device=w.device, generator=generator) for _ in range(2)
         )
@@ -257,10 +258,10 @@ def _check_weights(w: Tensor) -> None:
     slack = max(1e-3, 4 * torch.finfo(w.dtype).eps)
     total = w.detach().sum(-1)
     if anywhere(~((total - 1).abs() <= slack)) or anywhere(~(w.detach() >= 0)):
-        sums = f"{float(total.min()):.4g} to {float(total.max()):.4g}"
         raise NotFiniteError(
             "w",
-            got=f"has entries from {float(w.min()):.4g} and sums from {sums}",
+            got=f"has entries from {float(w.min()):.4g} and sums from {float(total.min()):.4g} to "
+            f"{float(total.max()):.4g}",
             expected="weights that are not negative and sum to one were expected",
             fix="Pass logits through normalize_weights first, and look for NaN.",
         )
