@@ -191,7 +191,7 @@ def test_affine_shifts_whole_numbers():
         m = mixture_of([transform])
         n = torch.arange(2.0, 30.0).double()[:, None]
         assert_close(m.affine(1.0, 5.0).log_prob(n + 5), m.log_prob(n), **CLOSE)
-    with pytest.raises(NoClosedFormError, match=r"affine by 2 and 0.*whole numbers"):
+    with pytest.raises(NoClosedFormError, match=r"affine by 2 and 0.*keeps them whole"):
         mixture_of([Integer(0)]).affine(2.0)
     with pytest.raises(NoClosedFormError, match=r"affine by 1 and 0\.5"):
         mixture_of([Integer()]).affine(1.0, 0.5)

@@ -311,8 +311,8 @@ class Integer(Transform):
     def affine(self, scale: float, loc: float) -> tuple[Transform, float, float]:
         """Shift by whole numbers."""
         if scale != 1 or not loc.is_integer():
-            expected = "others than shifts by whole numbers leave the whole numbers"
-            fix = "Take condition or marginal(dims) over the other dimensions first."
+            expected = "only a shift by a whole number keeps them whole"
+            fix = "Leave them out with marginal(dims), or condition on them."
             self._refuse_affine(scale, loc, expected, fix)
         if self.lower is None:
             return self, 1.0, loc
