@@ -19,7 +19,6 @@ from condens.errors import (
 from condens.scalars import as_choice, as_real, as_truth, as_whole, decode_float, encode_floats
 
 if TYPE_CHECKING:
-    from _typeshed import DataclassInstance
     from matplotlib.axes import Axes
 
 _FIX = "Pass what to_dict returned."
@@ -154,13 +153,13 @@ class History:
         return history
 
 
-def record_to_dict(record: "DataclassInstance") -> dict[str, Any]:
-    """Return the fields of a dataclass as JSON can hold them."""
+def record_to_dict(record: Any) -> dict[str, Any]:
+    """Return the fields of a dataclass instance as JSON can hold them."""
     values = {f.name: _plain(f.name, getattr(record, f.name), f.type) for f in fields(record)}
     return dict(encode_floats(values))
 
 
-def record_from_dict(kind: "type[DataclassInstance]", values: Any) -> dict[str, Any]:
+def record_from_dict(kind: type[Any], values: Any) -> dict[str, Any]:
     """Return the fields of a dataclass from what JSON held."""
     subject, types = kind.__name__.lower(), {f.name: f.type for f in fields(kind)}
     _expect(subject, values, Mapping, "a dictionary")
