@@ -134,8 +134,7 @@ def pack(document: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> bytes:
         )
     try:
         check_depth("document", record)
-        text = canonical(record)
-        text = canonical({**record, "sha256": _digest(text, plain)})
+        text = canonical({**record, "sha256": _digest(canonical(record), plain)})
     except (TypeError, ValueError, RecursionError, ModelFileError) as error:
         raise ArgumentError(
             "document",

@@ -87,12 +87,14 @@ class History:
         >>> History(rows=90, validation_rows=10)
         History(epochs=0, best_epoch=-1, best_nll=inf, stopped='', rows=90, validation_rows=10)
         """
-        parts = [f"epochs={len(self.epochs)}", f"best_epoch={self.best_epoch}"]
-        parts += [f"best_nll={self.best_nll:.6g}", f"stopped={self.stopped!r}"]
-        parts += [f"rows={self.rows}", f"validation_rows={self.validation_rows}"]
-        parts += [f"rows_left_out={self.rows_left_out}"] if self.rows_left_out else []
-        parts += [f"warnings={len(self.warnings)}"] if self.warnings else []
-        return f"{type(self).__name__}({', '.join(parts)})"
+        left_out, warned = self.rows_left_out, len(self.warnings)
+        return (
+            f"{type(self).__name__}(epochs={len(self.epochs)}, best_epoch={self.best_epoch}, "
+            f"best_nll={self.best_nll:.6g}, stopped={self.stopped!r}, rows={self.rows}, "
+            f"validation_rows={self.validation_rows}"
+            + (f", rows_left_out={left_out}" if left_out else "")
+            + (f", warnings={warned})" if warned else ")")
+        )
 
     def table(self) -> list[dict[str, Any]]:
         """Return one flat dictionary for each epoch, with the usage as usage_0, usage_1 and on."""

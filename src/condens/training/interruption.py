@@ -9,16 +9,13 @@ from typing import Any
 from condens.training.history import History
 
 
-class _Handler:
-    """Turns the first signal into an event; a second one interrupts at once."""
-
-    def __init__(self) -> None:
-        self.interrupted = threading.Event()
+class _Handler(threading.Event):
+    """An event that the first signal sets; a second one interrupts at once."""
 
     def __call__(self, *_: Any) -> None:
-        if self.interrupted.is_set():
+        if self.is_set():
             raise KeyboardInterrupt
-        self.interrupted.set()
+        self.set()
 
 
 @contextmanager
@@ -35,7 +32,7 @@ def interruption() -> Iterator[threading.Event]:
     if before is signal.default_int_handler:
         signal.signal(signal.SIGINT, handler)
     try:
-        yield handler.interrupted
+        yield handler
     finally:
         if before is signal.default_int_handler:
             signal.signal(signal.SIGINT, before)
