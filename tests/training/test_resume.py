@@ -203,8 +203,9 @@ class TestAnotherRun:
         with pytest.raises(RunDirectoryError) as raised:
             start(tmp_path, **changes)
         assert str(raised.value) == (
-            f"{tmp_path} holds a run with {named} but a run keeps its settings. "
-            "Use the same again to go on, or name another directory."
+            f"{tmp_path} holds a run with {named} "
+            "but a run keeps its network, settings and data. Use the same again to go on, or name "
+            "another directory."
         )
 
     @pytest.mark.parametrize("options", [{"missing": 0.2}, {"weights": True}, {"validation": True}])
@@ -213,8 +214,9 @@ class TestAnotherRun:
         with pytest.raises(RunDirectoryError) as raised:
             start(tmp_path, options=options)
         assert str(raised.value) == (
-            f"{tmp_path} holds a run on other data, but a run keeps its data. "
-            "Use the same again to go on, or name another directory."
+            f"{tmp_path} holds a run on other data, "
+            "but a run keeps its network, settings and data. Use the same again to go on, or name "
+            "another directory."
         )
 
     def test_one_other_number_is_other_data(self, tmp_path):
@@ -238,8 +240,9 @@ class TestAnotherRun:
         with pytest.raises(RunDirectoryError) as raised:
             start(tmp_path, runs.network(**options))
         assert str(raised.value) == (
-            f"{tmp_path} holds another network (see {named}), but a run keeps its network. "
-            "Use the same again to go on, or name another directory."
+            f"{tmp_path} holds another network (see {named}), "
+            "but a run keeps its network, settings and data. Use the same again to go on, or name "
+            "another directory."
         )
 
     def test_the_refused_run_is_left_as_it_was(self, tmp_path):
