@@ -156,8 +156,8 @@ REFUSED = {
 
 @pytest.mark.parametrize("case", REFUSED)
 def test_refused(case):
-    theta, x, options, kind, told = REFUSED[case]
-    with pytest.raises(kind, match=told):
+    theta, x, options, kind, message = REFUSED[case]
+    with pytest.raises(kind, match=message):
         posterior(theta, x, **{"settings": QUICK, **options})
 
 

@@ -56,7 +56,7 @@ def as_doubles(values: Any, name: str) -> Doubles:
 
 
 def as_numbers(values: Any, name: str, dtype: type[np.float64] | None = None) -> NDArray[Any]:
-    """Return real numbers of a dtype, or of their own, in an array that torch takes."""
+    """Return real numbers in an array that torch takes; by default of the dtype they have."""
     try:
         array = np.asarray(values)
     except ValueError as error:

@@ -56,8 +56,13 @@ class Table(NamedTuple):
         numbers = {i: c for i, c in enumerate(columns) if not isinstance(c, Codes)}
         codes = {i: c for i, c in enumerate(columns) if isinstance(c, Codes)}
         matrix = np.column_stack(list(numbers.values())) if numbers else np.empty((len(frame), 0))
-        labels = [f"column {label!r}" for label in names]
-        return cls(matrix, list(numbers), codes, labels, _text_names(names, name))
+        return cls(
+            matrix,
+            list(numbers),
+            codes,
+            [f"column {label!r}" for label in names],
+            _text_names(names, name),
+        )
 
     @classmethod
     def _of_array(cls, table: Any, name: str) -> Self:

@@ -77,8 +77,8 @@ class Architecture:
                 expected="only the other covariances have transformed targets",
                 fix="Choose another covariance, or leave target_transform out.",
             )
-        given = {"floor": self.floor, "rank": self.rank}
-        options: dict[str, Any] = {name: v for name, v in given.items() if v is not None}
+        given = (("floor", self.floor), ("rank", self.rank))
+        options: dict[str, Any] = {name: value for name, value in given if value is not None}
         if self.backbone is None:
             return MixtureNetwork.of(
                 self.n_columns,

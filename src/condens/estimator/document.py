@@ -113,7 +113,7 @@ def from_dict(
         }
         fitted = _fitted(document, tensors, encoder, network)
         again, stored = to_dict(parameters, fitted)
-        # Any other key or value would be written, or none.
+        # What is read must be written the same: no other key, type or value.
         if canonical(again) != canonical(document) or stored.keys() != tensors.keys():
             raise _damaged("makes another model", "the same was expected to come out")
     return {**parameters, "backbone": backbone or parameters["backbone"]}, fitted
@@ -162,7 +162,8 @@ def _fitted(
 ) -> Fitted:
     _check_columns(network, encoder)
     targets = network.dimensions
-    names, flat = _score_names(targets), bool(document["flat"]) and targets == 1
+    names = _score_names(targets)
+    flat = bool(document["flat"]) and targets == 1
     return Fitted(
         Inputs(encoder, network.names, flat, network.transforms or (Real(),) * targets),
         network.double(),

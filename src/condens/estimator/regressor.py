@@ -511,8 +511,10 @@ class MDNRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         try:
             validate_data(self, X, reset=False, skip_check_array=True)
         except ValueError as error:
-            message, fitted = str(error).rstrip(".\n "), self.encoder_.description
-            raise ShapeError(f"{message}. Pass {fitted}, or fit again.") from None
+            message = str(error).rstrip(".\n ")
+            raise ShapeError(
+                f"{message}. Pass {self.encoder_.description}, or fit again."
+            ) from None
         except (TypeError, LookupError):  # not a table: refused by name where it is read
             pass
 
@@ -540,8 +542,8 @@ class MDNRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
 
     def _set(self, fitted: Fitted) -> Self:
         """Take what a fit has learned, at once, so that no signal comes between."""
-        self.__dict__.pop("calibration_", None)
         learned = {f"{name}_": v for name, v in fitted._asdict().items() if v is not None}
+        self.__dict__.pop("calibration_", None)
         self.__dict__.update(learned)
         return self
 
