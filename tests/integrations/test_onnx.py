@@ -455,7 +455,7 @@ REFUSED = {
         "whole numbers",
     ),
     "codes": (lambda: MixtureNetwork.of(3, 2, categories=[4]), "mixture", "codes of categories"),
-    "what": (lambda: network_of(2, "full", 1), "density", "log_density, mixture, sample"),
+    "what": (lambda: network_of(2, "full", 1), "density", "'log_density', 'mixture', 'sample'"),
     "other": (lambda: torch.nn.Linear(2, 2), "mixture", "model is Linear"),
 }
 

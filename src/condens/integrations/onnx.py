@@ -209,10 +209,9 @@ GRAPHS: dict[str, type[Graph]] = {
 
 def _chosen(tensor: Tensor, component: Tensor) -> Tensor:
     """Return the parameters of each draw's component. Shapes: [b, K, N], [S, b] → [S, b, N]."""
-    draws, rows = component.shape
-    every = tensor.expand(draws, *tensor.shape)
-    place = component.unsqueeze(-1).unsqueeze(-1).expand(draws, rows, 1, tensor.shape[-1])
-    return every.gather(2, place).squeeze(2)
+    # Not by take_along_dim, which would fix the numbers of draws and rows.
+    place = component[..., None, None].expand(*component.shape, 1, tensor.shape[-1])
+    return tensor.expand(component.shape[0], *tensor.shape).gather(2, place).squeeze(2)
 
 
 def _substitute(latent: Tensor, factors: Tensor) -> Tensor:
@@ -318,9 +317,8 @@ def to_bytes(graph: Graph, inputs: tuple[Tensor, ...], opset: int = 18) -> bytes
 def _translate(graph: Graph, inputs: tuple[Tensor, ...], opset: int) -> bytes:
     batch, draws = torch.export.Dim("batch"), torch.export.Dim("draws")
     shapes = tuple({0: draws, 1: batch} if name in RANDOM else {0: batch} for name in graph.inputs)
-    program = torch.export.export(graph, inputs, dynamic_shapes=shapes)
     made: Any = torch.onnx.export(
-        program,
+        torch.export.export(graph, inputs, dynamic_shapes=shapes),
         dynamo=True,
         input_names=list(graph.inputs),
         output_names=list(graph.outputs),
@@ -494,9 +492,9 @@ def check_agreement(data: bytes, graph: Graph, inputs: tuple[Tensor, ...]) -> No
     for name, output, single, double in zip(graph.outputs, outputs, *answers, strict=True):
         ours, theirs = torch.as_tensor(output).double(), single.double()
         # In float32, also the rounding of the weights and of a column with an offset.
-        rounding = 10 * (theirs - double).nan_to_num(0.0, 0.0, 0.0).abs().amax()
-        rounding = rounding + torch.finfo(network.dtype).eps * theirs.nan_to_num(0, 0, 0).abs()
-        allowed = TOLERANCE[network.dtype] * _size(network, name, theirs) + rounding
+        weights = 10 * (theirs - double).nan_to_num(0.0, 0.0, 0.0).abs().amax()
+        offset = torch.finfo(network.dtype).eps * theirs.nan_to_num(0, 0, 0).abs()
+        allowed = TOLERANCE[network.dtype] * _size(network, name, theirs) + weights + offset
         if not bool(((ours == theirs) | ((ours - theirs).abs() <= allowed)).all()):
             raise ArgumentError(
                 "model",
@@ -512,6 +510,6 @@ def _size(network: DensityNetwork, name: str, values: Tensor) -> Tensor:
     least: Tensor | float = 0.0 if name == "draws" else 1.0
     if name in ("means", "draws") and network.transforms is None:
         values, least = values - scaling.location, scaling.scale
-    size = torch.where(values.isfinite(), values, 0.0).abs()
-    largest = size.amax(tuple(range(max(1, size.dim() - 1))))
+    rows = tuple(range(max(1, values.dim() - 1)))
+    largest = values.nan_to_num(0.0, 0.0, 0.0).abs().amax(rows)
     return torch.maximum(largest, torch.as_tensor(least, dtype=largest.dtype))

@@ -56,12 +56,15 @@ def _pyro_class(kind: type) -> type:
         # Pickle does not find a class that is made here: it rebuilds the mixture by for_pyro.
         return for_pyro, (_as(kind, mixture),)
 
-    body = {
-        "__module__": __name__,
-        "__reduce__": reduce,
-        "infer_shapes": classmethod(_infer_shapes),
-    }
-    return type(kind.__name__, (kind, TorchDistributionMixin), body)
+    return type(
+        kind.__name__,
+        (kind, TorchDistributionMixin),
+        {
+            "__module__": __name__,
+            "__reduce__": reduce,
+            "infer_shapes": classmethod(_infer_shapes),
+        },
+    )
 
 
 def _infer_shapes(kind: Any, /, **arg_shapes: Any) -> tuple[torch.Size, torch.Size]:

@@ -167,11 +167,11 @@ class Builder:
         condition, target = (x, theta) if self.of == "theta" else (theta, x)
         asked = num_components if self.n_components is None else self.n_components
         n_components = default_components(len(theta)) if asked is None else asked
-        shape, columns = target.shape[1:], condition.shape[1:].numel()
+        shape, condition_shape = target.shape[1:], condition.shape[1:]
         head = HEADS[self.covariance](self.width, shape.numel(), n_components, generator=generator)
         backbone = self._backbone(condition, generator)
-        net = MixtureNetwork(backbone, head, condition_columns=columns)
-        return CondensEstimator(net, shape, condition.shape[1:])
+        net = MixtureNetwork(backbone, head, condition_columns=condition_shape.numel())
+        return CondensEstimator(net, shape, condition_shape)
 
     def rows(self, theta: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
         """Return the flat condition and target of the network."""
@@ -283,15 +283,15 @@ def fit(
     with gradients(), interruption() as asked:
         generator = Generator().manual_seed(settings.seed)
         estimator = builder.make(theta, x, n_components, generator=generator).to(inference._device)
-        rows = builder.rows(theta, x)
-        history = train(estimator.net, rows, settings, progress=progress, warn=False)
-    estimator.history = history
+        history = estimator.history = train(
+            estimator.net, builder.rows(theta, x), settings, progress=progress, warn=False
+        )
     if not asked.is_set() or history.best_epoch >= 0:
         inference._neural_net = estimator.eval()
     if asked.is_set():
         raise KeyboardInterrupt(f"fit was interrupted {how_far(history)}.")
-    by_default = builder.n_components is None
-    history.warn(stacklevel=2, ignore=(UnusedComponentsWarning,) if by_default else ())
+    chosen = builder.n_components is not None
+    history.warn(stacklevel=2, ignore=() if chosen else (UnusedComponentsWarning,))
     return estimator
 
 
@@ -340,22 +340,21 @@ def from_mog(mog: MoG) -> GaussianMixture:
 
 def _builder(inference: Any) -> Builder:
     """Return the builder of a trainer's estimators; refuse trainers that `fit` cannot train."""
-    over = {PosteriorEstimatorTrainer: "theta", LikelihoodEstimatorTrainer: "x"}
-    found = [of for kind, of in over.items() if isinstance(inference, kind)]
-    if not found:
+    posterior = isinstance(inference, PosteriorEstimatorTrainer)
+    if not posterior and not isinstance(inference, LikelihoodEstimatorTrainer):
         raise ArgumentError(
             "inference",
             got=f"is a {type(inference).__name__}",
             expected="sbi's NPE or NLE was expected",
             fix="Pass NPE(…) or NLE(…).",
         )
-    builder = inference._build_neural_net
-    if not isinstance(builder, Builder) or builder.of != found[0]:
+    builder, of = inference._build_neural_net, "theta" if posterior else "x"
+    if not isinstance(builder, Builder) or builder.of != of:
         raise ArgumentError(
             "inference",
             got="has another density_estimator",
-            expected=f"one over {found[0]} was expected",
-            fix=f"Make it with density_estimator=density_estimator(of={found[0]!r}).",
+            expected=f"one over {of} was expected",
+            fix=f"Make it with density_estimator=density_estimator(of={of!r}).",
         )
     rounds = inference._data_round_index
     if not rounds:
@@ -365,7 +364,7 @@ def _builder(inference: Any) -> Builder:
             expected="it is trained on these",
             fix="Call append_simulations first.",
         )
-    if found[0] == "theta" and max(rounds) > 0:
+    if posterior and max(rounds) > 0:
         raise ArgumentError(
             "inference",
             got=f"is in round {max(rounds) + 1}",

@@ -151,7 +151,16 @@ class TableMLP(nn.Module):
     ) -> None:
         super().__init__()
         self.numeric = as_whole("numeric", numeric, 0, fix="Pass the number of numeric columns.")
-        self.categories = _sizes(categories)
+        listed = list(categories) if isinstance(categories, Iterable) else []
+        fix = "Count unknown as one, or use an MLP where there are no categories."
+        if not listed:
+            raise ArgumentError(
+                "categories",
+                got=f"is {categories!r}",
+                expected="the number of codes of every column was expected",
+                fix=fix,
+            )
+        self.categories = tuple(as_whole("categories", size, 2, fix=fix) for size in listed)
         known = [size - 1 for size in self.categories]
         self.embeddings = nn.ParameterList(
             EMBEDDING_SCALE * torch.randn(n, embedding_size(n), generator=generator) for n in known
@@ -175,10 +184,9 @@ class TableMLP(nn.Module):
 
     def forward(self, condition: Tensor) -> Tensor:
         """Return features."""
-        codes = self._codes(condition)
         vectors = [
-            nn.functional.embedding(column, torch.cat([known.mean(0, keepdim=True), known]))
-            for column, known in zip(codes.unbind(1), self.embeddings, strict=True)
+            nn.functional.embedding(codes, torch.cat([known.mean(0, keepdim=True), known]))
+            for codes, known in zip(self._codes(condition).unbind(1), self.embeddings, strict=True)
         ]
         return self.mlp(torch.cat([condition[:, : self.numeric], *vectors], 1))
 
@@ -201,8 +209,7 @@ class TableMLP(nn.Module):
             )
         given = condition[:, self.numeric :]
         codes = given.long()
-        sizes = torch.tensor(self.categories, device=codes.device)
-        wrong = (codes != given) | (codes < 0) | (codes >= sizes)
+        wrong = (codes != given) | (codes < 0) | (codes >= codes.new_tensor(self.categories))
         if anywhere(wrong):
             row, column = (int(i) for i in wrong.nonzero()[0])
             raise ArgumentError(
@@ -235,17 +242,3 @@ def embedding_size(n_categories: int) -> int:
     [2, 3, 6, 16]
     """
     return min(MAX_EMBEDDING_SIZE, math.ceil(1.6 * n_categories**0.56))
-
-
-def _sizes(categories: object) -> tuple[int, ...]:
-    """Return the number of codes of every column."""
-    listed = list(categories) if isinstance(categories, Iterable) else []
-    fix = "Count unknown as one, or use an MLP where there are no categories."
-    if not listed:
-        raise ArgumentError(
-            "categories",
-            got=f"is {categories!r}",
-            expected="the number of codes of every column was expected",
-            fix=fix,
-        )
-    return tuple(as_whole("categories", size, 2, fix=fix) for size in listed)

@@ -106,8 +106,7 @@ class DensityNetwork(nn.Module, ABC):
             return free
         departure = scaling.departure(condition)
         if not departure.dim() or not checks_values(departure):
-            edge = self.free_parameters(scaling.nearest(condition))
-            return extrapolate(free, edge, departure)
+            return extrapolate(free, self.free_parameters(scaling.nearest(condition)), departure)
         rows = departure > 0
         edge = self.free_parameters(scaling.nearest(condition[rows]))
         chosen = type(free)(*(tensor[rows] for tensor in free))
@@ -138,8 +137,9 @@ class DensityNetwork(nn.Module, ABC):
         Shapes: condition [b, C], or what the backbone takes → batch shape [b].
         """
         self._check_condition(condition)
-        read = self.standardise_condition(condition)
-        mixture = self.target_scaling.inverse(self.mixture_of(read))
+        mixture = self.target_scaling.inverse(
+            self.mixture_of(self.standardise_condition(condition))
+        )
         if self.transforms is not None:
             # Networks with transforms have triangular heads, which give a GaussianMixture.
             mixture = TransformedMixture(mixture, self.transforms)
@@ -165,8 +165,11 @@ class DensityNetwork(nn.Module, ABC):
         self.check(condition, target)
         if self.discrete:
             density = self(condition)
-            ask = density.observed_log_prob if checks_values(target) else density.log_prob
-            return -ask(target)
+            return -(
+                density.observed_log_prob(target)
+                if checks_values(target)
+                else density.log_prob(target)
+            )
         rows = self.standard_nll(
             self.standardise_condition(condition), self.standardise_target(target)
         )
@@ -251,8 +254,9 @@ class DensityNetwork(nn.Module, ABC):
             )
         self._check_condition(condition)
         for column, transform in enumerate(self.transforms or ()):
-            name = self.names[column] if self.names else column
-            transform.check(f"target {name}", target[:, column])
+            transform.check(
+                f"target {self.names[column] if self.names else column}", target[:, column]
+            )
 
     def real_target(self, target: Tensor, generator: Generator | None = None) -> Tensor:
         """Return the real coordinates of targets [b, D], in double precision.
@@ -272,10 +276,9 @@ class DensityNetwork(nn.Module, ABC):
     def _check_condition(self, condition: Tensor) -> None:
         self._check_columns(condition)
         if condition.is_floating_point() and anywhere(~condition.isfinite()):
-            row = int((~condition.isfinite()).nonzero()[0, 0])
             raise NotFiniteError(
                 "condition",
-                got=f"is NaN or infinite in row {row}",
+                got=f"is NaN or infinite in row {int((~condition.isfinite()).nonzero()[0, 0])}",
                 expected="the network reads every entry",
                 fix="Drop such rows, or fill the entries (and add a column that marks them).",
             )

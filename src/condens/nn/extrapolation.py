@@ -31,8 +31,7 @@ def extrapolate(free: P, edge: P, departure: Tensor) -> P:
     """
     given, known = free.to(torch.float64), edge.to(torch.float64)
     centre, origin = (mixture.mean(m.logits, m.means) for m in (given, known))
-    log_stretch = 0.5 * (_log_size(given) - _log_size(known))
-    stretch = log_stretch.clamp(0.0, math.log(MAX_STRETCH)).exp()
+    stretch = (_log_scale(given) - _log_scale(known)).clamp(0.0, math.log(MAX_STRETCH)).exp()
     moved = known.affine(stretch.unsqueeze(-2), centre - stretch * origin)
     blended = []
     for ours, other in zip(given, moved, strict=True):
@@ -41,12 +40,12 @@ def extrapolate(free: P, edge: P, departure: Tensor) -> P:
     return type(free)(*blended).to(free.means.dtype)
 
 
-def _log_size(parameters: Parameters) -> Tensor:
-    """Return the logarithm of v [..., D].
+def _log_scale(parameters: Parameters) -> Tensor:
+    """Return the logarithm of v^½ [..., D].
 
     For full covariances these are the variances of each dimension given those after it: the
     marginal ones need a triangular solve, and would only change where the stretch begins.
     """
     size = mixture.total_variance(parameters.logits, parameters.means, parameters.variances)
     # Without a floor a variance may underflow.
-    return size.clamp(min=torch.finfo(size.dtype).tiny).log()
+    return 0.5 * size.clamp(min=torch.finfo(size.dtype).tiny).log()

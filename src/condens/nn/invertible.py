@@ -143,9 +143,14 @@ class GaussianMixtureBlock(InvertibleModule):  # type: ignore[misc]
         _check_weights(w)
         generator = None
         if seed is not None:
-            fix = "Pass an int of 64 bits, or None for torch's generator."
             generator = Generator(w.device).manual_seed(
-                as_whole("seed", seed, -(2**63), 2**64 - 1, fix=fix)
+                as_whole(
+                    "seed",
+                    seed,
+                    -(2**63),
+                    2**64 - 1,
+                    fix="Pass an int of 64 bits, or None for torch's generator.",
+                )
             )
         coarse, fine = (
             torch.rand(len(w), 1, device=w.device, generator=generator) for _ in range(2)
@@ -209,11 +214,19 @@ def _read(c: Tensor | Sequence[Any] | None, dimensions: int) -> tuple[Tensor, Te
             )
     w, means, factors = tensors if len(tensors) == 3 else _unpacked(tensors[0], dimensions)
     _check_axes(w)
-    fix = "Pass the axes of w [b, K], then the dimensions of x."
-    check_shape("mu", means, (*w.shape, dimensions), fix=fix)
+    check_shape(
+        "mu",
+        means,
+        (*w.shape, dimensions),
+        fix="Pass the axes of w [b, K], then the dimensions of x.",
+    )
     if factors.shape != means.shape:  # they are not diagonal
-        fix = f"Pass D log-diagonals, then the strict upper triangle; or {dimensions} alone."
-        check_shape("U", factors, (*w.shape, packed_size(dimensions)), fix=fix)
+        check_shape(
+            "U",
+            factors,
+            (*w.shape, packed_size(dimensions)),
+            fix=f"Pass D log-diagonals, then the strict upper triangle; or {dimensions} alone.",
+        )
     return w, means, factors, choice
 
 
@@ -255,8 +268,7 @@ def _one_input(x: Sequence[Tensor], means: Tensor, *, alone: bool) -> Tensor:
 def _check_weights(w: Tensor) -> None:
     """Refuse tensors that are not weights [b, K], such as logits."""
     _check_axes(w)
-    slack = max(1e-3, 4 * torch.finfo(w.dtype).eps)
-    total = w.detach().sum(-1)
+    total, slack = w.detach().sum(-1), max(1e-3, 4 * torch.finfo(w.dtype).eps)
     if anywhere(~((total - 1).abs() <= slack)) or anywhere(~(w.detach() >= 0)):
         raise NotFiniteError(
             "w",

@@ -106,10 +106,16 @@ class MixtureNetwork(DensityNetwork):
             if codes
             else MLP(conditions, **layers)
         )
-        options: dict[str, Any] = {"floor": floor, "ceiling": ceiling, "generator": generator}
-        if rank is not None:
-            options["rank"] = rank
-        head = HEADS[covariance](width, targets, n_components, **options)
+        options: dict[str, Any] = {} if rank is None else {"rank": rank}
+        head = HEADS[covariance](
+            width,
+            targets,
+            n_components,
+            floor=floor,
+            ceiling=ceiling,
+            generator=generator,
+            **options,
+        )
         return cls(
             backbone,
             head,
@@ -161,8 +167,9 @@ class MixtureNetwork(DensityNetwork):
 
     def start(self, target: Tensor, generator: Generator) -> None:
         """Place the components on standardised targets."""
-        n_components, floor = self.head.n_components, self.head.floor
-        self.head.start_from(spread(target, n_components, floor=floor, generator=generator))
+        self.head.start_from(
+            spread(target, self.head.n_components, floor=self.head.floor, generator=generator)
+        )
 
     def with_components(self, kept: Sequence[int]) -> Self:
         """Return a copy that has only some of the components."""
@@ -173,9 +180,11 @@ class MixtureNetwork(DensityNetwork):
 
 def _check_parts(backbone: Any, head: Any, columns: int | None) -> None:
     """Refuse parts that are not modules, or whose known sizes do not fit."""
-    for name, part, kind in (("backbone", backbone, nn.Module), ("head", head, Head)):
+    for name, part, kind, expected in (
+        ("backbone", backbone, nn.Module, "a torch.nn.Module"),
+        ("head", head, Head, "a head of condens.nn.HEADS"),
+    ):
         if not isinstance(part, kind):
-            expected = "a torch.nn.Module" if kind is nn.Module else "a head of condens.nn.HEADS"
             raise KindError(
                 name,
                 got=f"is the class {part.__name__}" if isinstance(part, type) else f"is {part!r}",

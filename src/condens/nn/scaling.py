@@ -75,16 +75,15 @@ class Standardiser(nn.Module):
         largest = torch.where(largest > 0, largest, 1.0)
         deviation = largest * torch.nanmean((centred / largest).square(), 0).sqrt()
         some = values[:: 1 + len(values) // MAX_QUARTILE_ROWS]
-        levels = values.new_tensor([0.25, 0.5, 0.75])
-        low, middle, high = torch.nanquantile(some, levels, 0).nan_to_num(nan=0.0)
+        quartiles = torch.nanquantile(some, some.new_tensor([0.25, 0.5, 0.75]), 0)
+        low, middle, high = quartiles.nan_to_num(nan=0.0)
         robust = _FROM_QUARTILES * (high - low)
         heavy = (robust > 0) & (deviation > HEAVY_TAIL_RATIO * robust)
         location = torch.where(heavy, middle, location)
         scale = torch.where(heavy, robust, deviation).nan_to_num(nan=0.0)
-        # The deviation of a constant column is rounding.
-        rounding = 1e-14 * location.abs()
         self.location.copy_(location * unit)
-        self.scale.copy_(torch.where(scale > rounding, scale * unit, 1.0))
+        # The deviation of a constant column is rounding.
+        self.scale.copy_(torch.where(scale > 1e-14 * location.abs(), scale * unit, 1.0))
         self.location[self.free :], self.scale[self.free :] = 0.0, 1.0
         return self
 

@@ -98,7 +98,9 @@ class Head(nn.Module, ABC, Generic[P]):
         )
         self.floor, self.ceiling = float(floor), math.inf if ceiling is None else float(ceiling)
         check_bounds(self.floor, self.ceiling)
-        self.linear = linear(inputs, self._outputs, generator)
+        self.linear = linear(
+            inputs, self.n_components * (1 + self.dimensions) + self._scale_outputs, generator
+        )
         with torch.no_grad():
             self.linear.weight.mul_(WEIGHT_GAIN)
             self.linear.bias.zero_()
@@ -120,10 +122,6 @@ class Head(nn.Module, ABC, Generic[P]):
             "ceiling": None if self.ceiling == math.inf else self.ceiling,
             **{name: getattr(self, name) for name in self.options},
         }
-
-    @property
-    def _outputs(self) -> int:
-        return self.n_components * (1 + self.dimensions) + self._scale_outputs
 
     @property
     @abstractmethod
@@ -187,12 +185,14 @@ class Head(nn.Module, ABC, Generic[P]):
         while torch.compile or torch.export record: otherwise they treat every row as incomplete.
         """
         check_strided("features", features)
-        rows, inputs = features.shape[:-1], self.linear.in_features
-        named = (
-            ("features", features, (*rows, inputs)),
-            ("target", target, (*rows, self.dimensions)),
+        rows, weight = features.shape[:-1], self.linear.weight
+        check(
+            (
+                ("features", features, (*rows, self.linear.in_features)),
+                ("target", target, (*rows, self.dimensions)),
+            ),
+            weight,
         )
-        check(named, self.linear.weight)
         if weights is not None:
             weights = check_weights(weights, target)
         if not complete and not checks_values(target):
@@ -215,8 +215,7 @@ class Head(nn.Module, ABC, Generic[P]):
     def start_from(self, start: Start) -> None:
         """Begin at these components, with equal weights, for all features."""
         logits = torch.zeros(self.n_components, dtype=start.means.dtype)
-        bias = torch.cat([logits, start.means.flatten(), self._scales_from(start)])
-        self.linear.bias.copy_(bias)
+        self.linear.bias.copy_(torch.cat([logits, start.means.flatten(), self._scales_from(start)]))
 
     @torch.no_grad()
     def with_components(self, kept: Sequence[int]) -> Self:

@@ -47,6 +47,11 @@ class TriangularHead(Head[Parameters]):
             return -partial_log_prob(target, *parameters)
         return nll(target, *parameters)
 
+    def _unbounded_factors(self, factors: Tensor) -> Tensor:
+        """Return the outputs that become these packed factors."""
+        diagonal = self._unbounded(factors[..., : self.dimensions])
+        return torch.cat([diagonal, factors[..., self.dimensions :]], -1)
+
     def _loss(
         self, features: Tensor, target: Tensor, weights: Tensor | None, *, gaps: bool
     ) -> Tensor:
@@ -79,8 +84,7 @@ class FullHead(TriangularHead):
         return self.n_components * packed_size(self.dimensions)
 
     def _scales_from(self, start: Start) -> Tensor:
-        diagonal = self._unbounded(start.factors[:, : self.dimensions])
-        return torch.cat([diagonal, start.factors[:, self.dimensions :]], -1).flatten()
+        return self._unbounded_factors(start.factors).flatten()
 
 
 class DiagonalHead(TriangularHead):
@@ -108,7 +112,7 @@ class IsotropicHead(TriangularHead):
 
     def _factors_of(self, outputs: Tensor) -> Tensor:
         factors = bounded_scales(outputs.unsqueeze(-1), 1, self.floor, self.ceiling)
-        return factors.expand(*factors.shape[:-1], self.dimensions)
+        return factors.expand(*outputs.shape, self.dimensions)
 
     def _scales_from(self, start: Start) -> Tensor:
         return self._unbounded(-start.scales.log().mean(-1))
@@ -128,6 +132,4 @@ class TiedHead(TriangularHead):
         return factors.expand(*factors.shape[:-2], self.n_components, -1)
 
     def _scales_from(self, start: Start) -> Tensor:
-        mean = start.factors.mean(0)
-        diagonal = self._unbounded(mean[: self.dimensions])
-        return torch.cat([diagonal, mean[self.dimensions :]])
+        return self._unbounded_factors(start.factors.mean(0))
