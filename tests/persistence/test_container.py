@@ -616,9 +616,9 @@ EMPTY = {"dtype": "U8", "shape": [0], "data_offsets": [0, 0]}
 class TestLargeHeaders:
     @pytest.fixture(autouse=True)
     def _quickly(self):
-        """A second of this thread's own time; twice that where other processes slow it down."""
+        """A second or two of this thread's time, far below the minutes of an unbounded header."""
         yield
-        assert self.seconds < 2.0
+        assert self.seconds < 10.0
 
     def refused(self, path, data):
         path.write_bytes(data)
