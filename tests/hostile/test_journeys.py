@@ -158,7 +158,7 @@ def test_calibrated_intervals_with_far_rows(d):
         x = d.rng.normal(size=(n, 2))
         y = targets("plain", x, d.rng)
         x[: n // 5] *= d.facts.get("far") or d.power("far", 1, 6)
-        return x, y[:, 0] if model.flat_ else y
+        return x, y[:, 0] if model.inputs_.flat else y
 
     coverage = 0.9
     region = model.calibrate(*rows(400)).predict_region((new := rows(1500))[0], coverage)
