@@ -51,7 +51,7 @@ class TransformedMixture(Mixture):
     component. Answers are as exact as those of `GaussianMixture` but for these: probabilities of
     several whole numbers at once (`functional.boxes.box_log_prob`), conditioning on whole
     numbers (see `condition`), covariances between intervals and integers
-    (`moments.image_covariances`), and every `Estimate`.
+    (`moments.transformed_covariances`), and every `Estimate`.
 
     Given whole numbers, `condition` makes several components of each, at points of its own in
     the cell: some ten for one number and up to 256 where cells are wide and correlations strong,
@@ -136,11 +136,11 @@ class TransformedMixture(Mixture):
 
     @property
     def means(self) -> Tensor:
-        return self._moments(moments.image_means).to(self.dtype)
+        return self._moments(moments.transformed_means).to(self.dtype)
 
     @property
     def mean(self) -> Tensor:
-        logits, means = widen(self.logits), self._moments(moments.image_means)
+        logits, means = widen(self.logits), self._moments(moments.transformed_means)
         # As in `mixture.mean`, but without the infinities, whose differences are NaN.
         total = mixture.mean(logits, torch.where(means.isinf(), 0.0, means))
         reached = (means.isinf() & (logits > -torch.inf).unsqueeze(-1)).any(-2)
@@ -148,19 +148,19 @@ class TransformedMixture(Mixture):
 
     @property
     def variance(self) -> Tensor:
-        centres = pushforward.saturated(self._moments(moments.image_means))
-        within = self._moments(moments.image_variances)
+        centres = pushforward.saturated(self._moments(moments.transformed_means))
+        within = self._moments(moments.transformed_variances)
         total = mixture.total_variance(widen(self.logits), centres, within)
         return torch.where(self._overflows(), torch.inf, total).to(self.dtype)
 
     @property
     def covariance_matrices(self) -> Tensor:
-        beyond = self._moments(moments.image_overflows)
+        beyond = self._moments(moments.transformed_overflows)
         return _unbounded(self._within(), beyond).to(self.dtype)
 
     @property
     def covariance_matrix(self) -> Tensor:
-        centres = pushforward.saturated(self._moments(moments.image_means))
+        centres = pushforward.saturated(self._moments(moments.transformed_means))
         total = mixture.total_covariance(widen(self.logits), centres, self._within())
         return _unbounded(total, self._overflows()).to(self.dtype)
 
@@ -172,12 +172,14 @@ class TransformedMixture(Mixture):
     def _within(self) -> Tensor:
         """Return the covariances of Y within each component, at most e⁶⁸⁰ [..., K, D, D]."""
         between = mixture.component_covariances(widen(self.parameters.factors), self.dimensions)
-        return moments.image_covariances(self.transforms, widen(self.parameters.means), between)
+        return moments.transformed_covariances(
+            self.transforms, widen(self.parameters.means), between
+        )
 
     def _overflows(self) -> Tensor:
         """Tell in which dimensions a component with weight has a square beyond precision."""
         weighted = (self.logits > -torch.inf).unsqueeze(-1)
-        return (self._moments(moments.image_overflows) & weighted).any(-2)
+        return (self._moments(moments.transformed_overflows) & weighted).any(-2)
 
     # Density and samples.
 

@@ -14,14 +14,16 @@ from condens.transforms.base import Transform
 from condens.transforms.kinds import Integer, Positive, Real
 
 
-def image_means(transforms: Sequence[Transform], means: Tensor, variances: Tensor) -> Tensor:
+def transformed_means(transforms: Sequence[Transform], means: Tensor, variances: Tensor) -> Tensor:
     """Return E[Yⱼ] of every component [..., K, D], given variances [..., K, D]."""
     return torch.stack(
         [c.transform.mean(c.mean, c.deviation) for c in _columns(transforms, means, variances)], -1
     )
 
 
-def image_variances(transforms: Sequence[Transform], means: Tensor, variances: Tensor) -> Tensor:
+def transformed_variances(
+    transforms: Sequence[Transform], means: Tensor, variances: Tensor
+) -> Tensor:
     """Return Var[Yⱼ] of every component [..., K, D], given variances [..., K, D]."""
     return torch.stack(
         [c.transform.variance(c.mean, c.deviation) for c in _columns(transforms, means, variances)],
@@ -29,7 +31,9 @@ def image_variances(transforms: Sequence[Transform], means: Tensor, variances: T
     )
 
 
-def image_overflows(transforms: Sequence[Transform], means: Tensor, variances: Tensor) -> Tensor:
+def transformed_overflows(
+    transforms: Sequence[Transform], means: Tensor, variances: Tensor
+) -> Tensor:
     """Tell where E[Yⱼ²] is beyond double precision [..., K, D]."""
     return torch.stack(
         [
@@ -40,7 +44,7 @@ def image_overflows(transforms: Sequence[Transform], means: Tensor, variances: T
     )
 
 
-def image_covariances(
+def transformed_covariances(
     transforms: Sequence[Transform], means: Tensor, covariances: Tensor
 ) -> Tensor:
     """Return Cov[Yᵢ, Yⱼ] of every component [..., K, D, D].
@@ -54,7 +58,8 @@ def image_covariances(
     variances = covariances.diagonal(dim1=-2, dim2=-1)
     dimensions = range(len(transforms))
     entries = {
-        (j, j): v for j, v in enumerate(image_variances(transforms, means, variances).unbind(-1))
+        (j, j): v
+        for j, v in enumerate(transformed_variances(transforms, means, variances).unbind(-1))
     }
     ones = _columns(transforms, means, variances)
     for i in dimensions:
