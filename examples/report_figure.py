@@ -109,13 +109,18 @@ def main() -> None:
     directory.mkdir(parents=True, exist_ok=True)
     generator = torch.Generator().manual_seed(0)
     training, held_out = draw_data(2000, generator), draw_data(20_000, generator)
-    figure = Figure(figsize=(10, 5.5), layout="constrained")
+    figure = Figure(figsize=(10, 5.5), layout="compressed")
     for axes, covariance in zip(figure.subplots(1, 2), ("full", "diagonal"), strict=True):
         mixture = fit(training, covariance)
         score = -mixture.log_prob(held_out).mean().item()
         print(f"{COMPONENTS} {covariance} components: held-out NLL {score:.3f} per point")
         title = f"{COMPONENTS} components, {covariance} covariance\nheld-out NLL {score:.3f}"
         draw(axes, mixture, training[:800], title)
+    figure.supxlabel(
+        "dots: data · blue: density · orange: one and two standard deviations of each component, "
+        "with its weight",
+        size=10,
+    )
     target = directory / "report_figure.png"
     save(figure, target)
     print(f"picture: {target}")
