@@ -60,7 +60,16 @@ class NoClosedFormError(CondensError, NotImplementedError):
 
 
 class TrainingError(CondensError):
-    """Training cannot go on: the loss or its gradient stays NaN or infinite."""
+    """Training cannot go on: the loss or its gradient stays NaN or infinite.
+
+    Args:
+        reason: what happened, and what to do about it.
+        outcome: what the caller is left with.
+    """
+
+    def __init__(self, reason: str, outcome: str = "") -> None:
+        super().__init__(f"{reason} {outcome}".rstrip())
+        self.reason = reason
 
 
 class RunDirectoryError(CondensError):

@@ -176,6 +176,7 @@ def test_a_single_number_is_a_row():
 
 def test_rows_go_through_unchanged():
     rows = Rows.of(TABLE, [1.0, NAN, 3.0], [1.0, 0.0, 2.0])
+    assert Rows.given(rows) is rows
     for before, after in zip(rows, Rows.of(*rows), strict=True):
         assert torch.equal(before.nan_to_num(), after.nan_to_num())
 

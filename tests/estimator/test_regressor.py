@@ -655,6 +655,7 @@ def test_training_that_fails_tells_of_the_model_and_leaves_it():
     with pytest.raises(TrainingError, match=r"The model is as it was before") as raised:
         model.set_params(backbone=Broken, settings=Settings(epochs=60)).fit(X, Y)
     assert "in the network" not in str(raised.value)
+    assert str(raised.value).startswith("The loss or its gradient was not finite")
     assert_array_equal(model.predict(X), before)
     with pytest.raises(TrainingError, match=r"The model is as it was before"):
         regressor(backbone=Broken, settings=Settings(epochs=60)).fit(X, Y)

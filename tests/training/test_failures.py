@@ -2,6 +2,7 @@
 
 import json
 import math
+import pickle
 import warnings
 
 import numpy as np
@@ -173,6 +174,8 @@ class TestGivingUp:
             "The best weights so far are in the network.",
         ):
             assert part in text
+        copied = pickle.loads(pickle.dumps(raised.value))  # as from the worker of a search
+        assert (str(copied), copied.reason) == (text, raised.value.reason)
 
     def test_names_the_worst_parameter(self):
         with pytest.raises(TrainingError, match=r"worst parameter is head\.linear\.bias\."):

@@ -11,7 +11,7 @@ from condens.errors import ArgumentError, NotFiniteError, ShapeError
 
 
 class Rows(NamedTuple):
-    """The rows that a network is trained on, checked by `Rows.of`.
+    """The rows that a network is trained on; made by `Rows.of`, which checks them.
 
     Args:
         condition: [n, C], or whatever the backbone reads with the rows as first axis.
@@ -74,9 +74,11 @@ class Rows(NamedTuple):
 
     @classmethod
     def given(cls, data: Any, name: str = "data") -> "Rows":
-        """Return checked rows from `Rows`, (condition, target) or (condition, target, weights)."""
+        """Return `Rows` as they are; check (condition, target) or (condition, target, weights)."""
+        if isinstance(data, Rows):
+            return data
         # A tensor would unpack into its rows.
-        if isinstance(data, Rows) or (isinstance(data, tuple | list) and len(data) in (2, 3)):
+        if isinstance(data, tuple | list) and len(data) in (2, 3):
             return cls.of(*data)
         raise ArgumentError(
             name,

@@ -46,7 +46,7 @@ from condens.persistence.header import short
 from condens.scalars import as_whole
 from condens.training import Epoch, History, Settings, default_components, default_settings, train
 from condens.training.interruption import how_far, interruption
-from condens.training.loop import KEPT, gradients
+from condens.training.loop import gradients
 from condens.training.selection import MAX_COMPONENTS, reduce_components
 from condens.transforms import Transform
 from condens.transforms.choice import TargetTransform
@@ -600,7 +600,7 @@ class MDNRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
                     parameters, settings, division, None if keep else architecture
                 )
             except TrainingError as error:
-                raise TrainingError(str(error).replace(KEPT, UNCHANGED)) from None
+                raise TrainingError(error.reason, outcome=UNCHANGED) from None
         if interrupted.is_set() and history.best_epoch < 0:
             raise KeyboardInterrupt(
                 f"fit was interrupted {how_far(history)}. The model is as it was."

@@ -45,8 +45,6 @@ RATE_AFTER_RETURN = 0.3
 # What torch raises where a covariance is not finite, or singular to all digits.
 DIVERGED: type[RuntimeError] = torch.linalg.LinAlgError  # type: ignore[attr-defined]
 ROWS_VALIDATED_AT_A_TIME = 4096
-# Said where training fails, and true for the caller of `train`, who has the network.
-KEPT = "The best weights so far are in the network."
 
 # Enables gradients, within `torch.no_grad` too.
 gradients = partial(torch.inference_mode, mode=False)
@@ -321,7 +319,8 @@ class _Loop:
             f"{position.epoch + 1}, last in batch {position.batch + 1} (loss {loss:g}); "
             f"going back {MAX_RETURNS} times to smaller rates did not help. The worst parameter is "
             f"{worst}. Lower learning_rate or clip, raise the floor of the head, add "
-            f"target_noise, or look for outliers in the data. {KEPT}"
+            f"target_noise, or look for outliers in the data.",
+            outcome="The best weights so far are in the network.",
         )
 
     @torch.no_grad()
