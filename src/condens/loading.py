@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING
 
 from torch import nn
 
@@ -55,4 +55,4 @@ def load(
             expected=f"that needs scikit-learn ({error})",
             fix="Install it: pip install 'condens[sklearn]'.",
         ) from error
-    return MDNRegressor.load(path, backbone=cast("Any", backbone))
+    return MDNRegressor.load(path, backbone=backbone)

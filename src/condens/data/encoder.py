@@ -13,7 +13,7 @@ from torch import Tensor
 
 from condens.data.arrays import Doubles, text_advice
 from condens.data.frames import Category, Codes, kind_of
-from condens.data.table import Table
+from condens.data.table import Table, TableLike
 from condens.errors import ArgumentError, DimensionError, NotFiniteError, ShapeError
 
 # A column with more categories identifies its rows,
@@ -65,7 +65,7 @@ class TableEncoder:
     feature_names: tuple[str, ...] | None = None
 
     @classmethod
-    def fit(cls, table: Any, name: str = "table") -> Self:
+    def fit(cls, table: TableLike | Table, name: str = "table") -> Self:
         """Learn the columns of an array, a tensor, a list of rows, or a pandas or polars frame.
 
         Categories are a frame's columns of text and of categories. Messages call the table by
@@ -118,7 +118,7 @@ class TableEncoder:
             *(label for label, f in columns if isinstance(f, Categories)),
         ]
 
-    def encode(self, table: Any, name: str = "table") -> Tensor:
+    def encode(self, table: TableLike | Table, name: str = "table") -> Tensor:
         """Return the rows of a table [n, C] in double precision; an array may share its memory."""
         given = Table.read(table, name)
         self._check_columns(given, name)

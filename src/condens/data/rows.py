@@ -1,9 +1,10 @@
 """Conditions, targets and weights, row by row."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
+from numpy.typing import ArrayLike
 from torch import Tensor
 
 from condens.data.arrays import as_numbers, dense
@@ -29,9 +30,9 @@ class Rows(NamedTuple):
     @classmethod
     def of(
         cls,
-        condition: Any,
-        target: Any,
-        weights: Any = None,
+        condition: ArrayLike,
+        target: ArrayLike,
+        weights: ArrayLike | None = None,
         *,
         names: tuple[str, str, str] = ("condition", "target", "weights"),
     ) -> "Rows":
@@ -73,7 +74,7 @@ class Rows(NamedTuple):
         return cls(condition, target, None if weights is None else _weights(weights, target, third))
 
     @classmethod
-    def given(cls, data: Any, name: str = "data") -> "Rows":
+    def given(cls, data: "Data", name: str = "data") -> "Rows":
         """Return `Rows` as they are; check (condition, target) or (condition, target, weights)."""
         if isinstance(data, Rows):
             return data
@@ -135,6 +136,10 @@ class Rows(NamedTuple):
         order = torch.randperm(len(self), generator=torch.Generator().manual_seed(seed))
         count = min(max(round(fraction * len(self)), 1), len(self) - 1)
         return self.take(order[count:]), self.take(order[:count])
+
+
+# What users may pass as rows.
+Data: TypeAlias = Rows | tuple[ArrayLike, ArrayLike] | tuple[ArrayLike, ArrayLike, ArrayLike | None]
 
 
 def _tensor(values: Any, name: str) -> Tensor:

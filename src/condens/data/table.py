@@ -1,9 +1,11 @@
 """Tables as they are passed: numbers and coded categories of a condition, numbers of targets."""
 
-from typing import Any, NamedTuple, Self
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Self, TypeAlias
 
 import numpy as np
 import torch
+from numpy.typing import ArrayLike
 from torch import Tensor
 
 from condens.data.arrays import (
@@ -15,6 +17,9 @@ from condens.data.arrays import (
 )
 from condens.data.frames import Codes, columns_of, is_frame, kind_of
 from condens.errors import ArgumentError, DimensionError, ShapeError
+
+# What users may pass as a table: arrays, tensors, frames, and lists with None where one is missing.
+TableLike: TypeAlias = ArrayLike | Sequence[object]
 
 
 class Table(NamedTuple):
@@ -35,7 +40,7 @@ class Table(NamedTuple):
     names: tuple[str, ...] | None
 
     @classmethod
-    def read(cls, table: Any, name: str) -> Self:
+    def read(cls, table: TableLike, name: str) -> Self:
         """Return a checked frame, array, tensor or list of rows; a `Table` as it is."""
         if isinstance(table, cls):
             return table
@@ -110,7 +115,7 @@ class TargetColumns(NamedTuple):
     flat: bool
 
     @classmethod
-    def of(cls, target: Any, name: str = "target", *, observed: bool = True) -> Self:
+    def of(cls, target: TableLike, name: str = "target", *, observed: bool = True) -> Self:
         """Read an array, a tensor, a list, a series or a frame.
 
         With `observed`, as for fitting, a target without any value is refused.

@@ -85,7 +85,7 @@ class TransformedMixture(Mixture):
 
     def __init__(
         self,
-        mixture: Mixture,
+        mixture: GaussianMixture,
         transforms: Sequence[Transform],
         *,
         validate_args: bool | None = None,

@@ -18,6 +18,7 @@ from condens.persistence.header import reason
 from condens.scalars import as_choice, as_fraction, as_real, as_truth, as_whole, refused
 from condens.training import Settings
 from condens.transforms import Real, Transform, choice
+from condens.transforms.choice import TargetTransform
 
 # Parameters that are also fields of `Settings`.
 SETTING_NAMES = ("epochs", "batch_size", "learning_rate", "validation_fraction")
@@ -180,7 +181,7 @@ def requested_transforms(spec: Any, labels: Sequence[str | int]) -> list[Any]:
 
 
 def choose_transforms(
-    spec: Any, labels: Sequence[str | int], propose: Callable[[int], Transform]
+    spec: TargetTransform, labels: Sequence[str | int], propose: Callable[[int], Transform]
 ) -> tuple[Transform, ...]:
     """Return the transform of each target.
 

@@ -8,16 +8,17 @@ from typing import Any, NamedTuple, Self
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from sklearn.model_selection import GroupShuffleSplit
 from torch import Tensor
 
-from condens.data import Rows, Table, TableEncoder, TargetColumns
+from condens.data import Rows, Table, TableEncoder, TableLike, TargetColumns
 from condens.data.table import in_order
 from condens.errors import ArgumentError, ShapeError, TargetTransformWarning, TargetWarning
-from condens.estimator.construction import choose_transforms, requested_transforms
+from condens.estimator.construction import Splitter, choose_transforms, requested_transforms
 from condens.persistence.header import reason
 from condens.transforms import Transform, choice
+from condens.transforms.choice import TargetTransform
 
 Groups = NDArray[Any]
 
@@ -44,10 +45,10 @@ class Inputs:
     @classmethod
     def fit(
         cls,
-        X: Any,  # noqa: N803
-        y: Any,
-        sample_weight: Any,
-        target_transform: Any,
+        X: TableLike,  # noqa: N803
+        y: TableLike,
+        sample_weight: ArrayLike | None,
+        target_transform: TargetTransform,
     ) -> tuple[Self, Rows]:
         """Learn the columns; return them and the rows."""
         _require(y)
@@ -66,9 +67,9 @@ class Inputs:
 
     def rows(
         self,
-        X: Any,  # noqa: N803
-        y: Any,
-        sample_weight: Any = None,
+        X: TableLike,  # noqa: N803
+        y: TableLike,
+        sample_weight: ArrayLike | None = None,
         *,
         names: tuple[str, str, str] = NAMES,
     ) -> Rows:
@@ -97,7 +98,7 @@ class Inputs:
             transform.check(f"{name}, column {label!r},", column)
         return rows
 
-    def _target(self, y: Any, name: str) -> Tensor:
+    def _target(self, y: TableLike, name: str) -> Tensor:
         """Return targets [n, D], taken by their names where both tables have them."""
         given = TargetColumns.of(y, name, observed=False)
         count, fitted, ours = given.values.shape[1], len(self.transforms), self.target_names
@@ -109,7 +110,7 @@ class Inputs:
         return in_order(given.values, given.names, ours, name, expected=expected, fix=fix)
 
 
-def _require(y: Any) -> None:
+def _require(y: TableLike) -> None:
     if y is None:
         # The words of scikit-learn, which users know and search for.
         raise ArgumentError(
@@ -117,7 +118,7 @@ def _require(y: Any) -> None:
         )
 
 
-def _choose_transforms(spec: Any, target: TargetColumns) -> tuple[Transform, ...]:
+def _choose_transforms(spec: TargetTransform, target: TargetColumns) -> tuple[Transform, ...]:
     """Return the transform of each target; warn of those chosen, and of those that are missing."""
     columns = target.values.unbind(1)
     labels = target.names or range(len(columns))
@@ -162,7 +163,7 @@ def caller_level() -> int:
 # Rows held out for validation and calibration.
 
 
-def read_groups(groups: Any, n_rows: int) -> Groups:
+def read_groups(groups: ArrayLike, n_rows: int) -> Groups:
     """Return the group of each row [n]."""
     array: Groups = np.asarray(groups)
     if array.shape != (n_rows,):
@@ -188,7 +189,7 @@ def divide(
     given: Rows,
     groups: Groups | None,
     *,
-    splitter: Any,
+    splitter: Splitter | None,
     calibration_fraction: float,
     validation_fraction: float,
     validation: Rows | None,
@@ -212,7 +213,7 @@ def divide(
 
 
 def _hold_out(
-    rows: Rows, groups: Groups | None, splitter: Any, fraction: float, seed: int
+    rows: Rows, groups: Groups | None, splitter: Splitter | None, fraction: float, seed: int
 ) -> tuple[Rows, Groups | None, Rows]:
     """Return the rows that stay, their groups, and the rows that are held out.
 

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from sklearn.utils import check_random_state
 from torch import Generator, Tensor
 
@@ -64,7 +64,7 @@ class Predictions:
         mean, other = (torch.cat(column) for column in zip(*pairs, strict=True))
         return self._shaped(mean, 1), self._shaped(other, 1 if spread == "stddev" else None)
 
-    def quantiles(self, quantiles: Any) -> Array:
+    def quantiles(self, quantiles: ArrayLike) -> Array:
         """Return quantiles of each target alone, [n, Q] or [n, D, Q]."""
         levels = _levels(quantiles)[:, None]
 
@@ -155,7 +155,7 @@ def _finite(answers: Tensor) -> Tensor:
     return answers.clamp(torch.finfo(answers.dtype).min, torch.finfo(answers.dtype).max)
 
 
-def _levels(quantiles: Any) -> Tensor:
+def _levels(quantiles: ArrayLike) -> Tensor:
     """Return probabilities [Q]."""
     try:
         given = quantiles.detach().cpu() if isinstance(quantiles, Tensor) else quantiles

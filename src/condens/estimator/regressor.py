@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.metrics import r2_score
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Generator, nn
 
 from condens import persistence
-from condens.data import Rows, TableEncoder
+from condens.data import Rows, TableEncoder, TableLike
 from condens.distributions import Mixture, checks
 from condens.errors import (
     ArgumentError,
@@ -46,7 +46,7 @@ from condens.persistence.header import short
 from condens.scalars import as_whole
 from condens.training import Epoch, History, Settings, default_components, default_settings, train
 from condens.training.interruption import how_far, interruption
-from condens.training.loop import gradients
+from condens.training.loop import Options, gradients
 from condens.training.selection import MAX_COMPONENTS, reduce_components
 from condens.transforms import Transform
 from condens.transforms.choice import TargetTransform
@@ -200,12 +200,14 @@ class MDNRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
 
     def fit(
         self,
-        X: Any,  # noqa: N803
-        y: Any,
-        sample_weight: Any = None,
+        X: TableLike,  # noqa: N803
+        y: TableLike,
+        sample_weight: ArrayLike | None = None,
         *,
-        groups: Any = None,
-        validation_data: tuple[Any, ...] | None = None,
+        groups: ArrayLike | None = None,
+        validation_data: tuple[TableLike, TableLike]
+        | tuple[TableLike, TableLike, ArrayLike | None]
+        | None = None,
     ) -> Self:
         """Fit to rows of X, [n, F], and y, [n] or [n, D].
 
@@ -247,7 +249,12 @@ class MDNRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
             )
         return self._fit(parameters, (X, y, sample_weight), groups, validation_data, keep=keep)
 
-    def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:  # noqa: N803
+    def partial_fit(
+        self,
+        X: TableLike,  # noqa: N803
+        y: TableLike,
+        sample_weight: ArrayLike | None = None,
+    ) -> Self:
         """Train on rows once, none held out for validation; the first call sets the scales.
 
         The learning rate is constant, a tenth of that of `fit`, and `directory` is not used.
@@ -267,7 +274,7 @@ class MDNRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         keep = self.__sklearn_is_fitted__()
         return self._fit(parameters, (X, y, sample_weight), None, None, keep=keep)
 
-    def calibrate(self, X: Any, y: Any) -> Self:  # noqa: N803
+    def calibrate(self, X: TableLike, y: TableLike) -> Self:  # noqa: N803
         """Prepare `predict_region` with rows that were not used in `fit`, each counting once.
 
         And `predict_interval(…, calibrated=True)`.
@@ -277,7 +284,7 @@ class MDNRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
 
     # Predicting.
 
-    def predict_dist(self, X: Any) -> Mixture:  # noqa: N803
+    def predict_dist(self, X: TableLike) -> Mixture:  # noqa: N803
         """Return the joint densities of the targets, a batch of n, in the units of y.
 
         As every prediction, it warns of rows of X that are far outside those of the fit (by more
@@ -288,7 +295,7 @@ class MDNRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
 
     def predict(
         self,
-        X: Any,  # noqa: N803
+        X: TableLike,  # noqa: N803
         return_std: bool = False,
         return_cov: bool = False,
     ) -> Array | tuple[Array, Array]:
@@ -317,15 +324,15 @@ class MDNRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
 
     def predict_quantiles(
         self,
-        X: Any,  # noqa: N803
-        quantiles: Any = (0.05, 0.5, 0.95),
+        X: TableLike,  # noqa: N803
+        quantiles: ArrayLike = (0.05, 0.5, 0.95),
     ) -> Array:
         """Return quantiles of each target alone, [n, Q] or [n, D, Q]."""
         return self._predictions(X).quantiles(quantiles)
 
     def predict_interval(
         self,
-        X: Any,  # noqa: N803
+        X: TableLike,  # noqa: N803
         coverage: float = 0.9,
         *,
         calibrated: bool = False,
@@ -340,7 +347,7 @@ class MDNRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         coverage = checks.check_coverage("coverage", coverage)
         return self._predictions(X).intervals(coverage, calibration)
 
-    def predict_region(self, X: Any, coverage: float = 0.9) -> Region:  # noqa: N803
+    def predict_region(self, X: TableLike, coverage: float = 0.9) -> Region:  # noqa: N803
         """Return regions of high density that hold this fraction of new targets.
 
         Guaranteed on average over rows like those of `calibrate`, whether the model is right or
@@ -350,7 +357,7 @@ class MDNRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
 
     def sample(
         self,
-        X: Any,  # noqa: N803
+        X: TableLike,  # noqa: N803
         n_samples: int = 1,
         random_state: int | np.random.RandomState | None = None,
     ) -> Array:
@@ -360,7 +367,7 @@ class MDNRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
 
     # Scoring.
 
-    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:  # noqa: N803
+    def score(self, X: TableLike, y: TableLike, sample_weight: ArrayLike | None = None) -> float:  # noqa: N803
         """Return R², as scikit-learn defines it: of each target, and the mean of these.
 
         An entry of y that is NaN was not observed and is left out, and so is a target with
@@ -382,12 +389,12 @@ class MDNRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         ]
         return float(np.mean(scores))
 
-    def score_samples(self, X: Any, y: Any) -> Array:  # noqa: N803
+    def score_samples(self, X: TableLike, y: TableLike) -> Array:  # noqa: N803
         """Return the log density of each row of y; of its observed entries, where some are NaN."""
         rows = self.read_rows(X, y)
         return Predictions(self.network_, rows.condition, flat=False).log_prob(rows.target)
 
-    def read_rows(self, X: Any, y: Any, sample_weight: Any = None) -> Rows:  # noqa: N803
+    def read_rows(self, X: TableLike, y: TableLike, sample_weight: ArrayLike | None = None) -> Rows:  # noqa: N803
         """Return X and y as `network_` reads them, checked against the columns of the fit.
 
         X encoded [n, C], y in the order of the fit [n, D], NaN where it was not observed.
@@ -503,7 +510,7 @@ class MDNRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
 
     # Shared by the methods above.
 
-    def _check_columns(self, X: Any) -> None:  # noqa: N803
+    def _check_columns(self, X: TableLike) -> None:  # noqa: N803
         """Refuse, in scikit-learn's words, other columns than those fitted; X is not read."""
         check_is_fitted(self)
         if getattr(X, "ndim", 2) != 2:
@@ -518,7 +525,7 @@ class MDNRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         except (TypeError, LookupError):  # not a table: refused by name where it is read
             pass
 
-    def _predictions(self, X: Any) -> Predictions:  # noqa: N803
+    def _predictions(self, X: TableLike) -> Predictions:  # noqa: N803
         self._check_columns(X)
         found = Predictions(self.network_, self.encoder_.encode(X, "X"), self.inputs_.flat)
         found.warn_of_extrapolation(self.encoder_.labels)
@@ -551,7 +558,7 @@ class MDNRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         self,
         parameters: dict[str, Any],
         table: tuple[Any, Any, Any],
-        groups: Any,
+        groups: ArrayLike | None,
         validation_data: Any,
         *,
         keep: bool,
@@ -627,16 +634,15 @@ class MDNRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         """Train new networks, or, without an architecture, a copy of the one that is there."""
         device, directory = parameters["device"], parameters["directory"]
         rows, validation = division.rows.to(device), division.validation
-        options: dict[str, Any] = {
-            "validation": None if validation is None else validation.to(device),
-            "progress": parameters["verbose"],
-            "callbacks": parameters["callbacks"],
-        }
+        validation = None if validation is None else validation.to(device)
+        options: Options = {"progress": parameters["verbose"], "callbacks": parameters["callbacks"]}
         generator = Generator().manual_seed(settings.seed)
         n_components = parameters["n_components"] or default_components(len(rows))
         if architecture is not None and n_components == "auto":
             largest = architecture.network(MAX_COMPONENTS, generator=generator).to(device)
-            chosen = reduce_components(largest, rows, settings, directory=directory, **options)
+            chosen = reduce_components(
+                largest, rows, settings, validation=validation, directory=directory, **options
+            )
             if architecture.n_members == 1:
                 return chosen.network, chosen.history
             n_components = chosen.network.head.n_components
@@ -645,4 +651,13 @@ class MDNRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
             network: DensityNetwork = copy.deepcopy(self.network_).float().to(device)
         else:
             network = architecture.networks(n_components, generator=generator).to(device)
-        return network, train(network, rows, settings, directory=directory, warn=False, **options)
+        history = train(
+            network,
+            rows,
+            settings,
+            validation=validation,
+            directory=directory,
+            warn=False,
+            **options,
+        )
+        return network, history

@@ -12,11 +12,12 @@ from typing import Any, Self
 
 import numpy as np
 import torch
+from numpy.typing import ArrayLike
 from sklearn.base import BaseEstimator
 from sklearn.utils.metadata_routing import MetadataRequest, get_routing_for_object
 from torch import Generator, Tensor
 
-from condens.data import Rows
+from condens.data import Rows, TableLike
 from condens.estimator.predictions import Predictions
 from condens.nn import DensityNetwork
 
@@ -43,9 +44,9 @@ class Scorer:
     def __call__(
         self,
         estimator: BaseEstimator,
-        X: Any,  # noqa: N803
-        y: Any,
-        sample_weight: Any = None,
+        X: TableLike,  # noqa: N803
+        y: TableLike,
+        sample_weight: ArrayLike | None = None,
     ) -> float:
         """Return the mean score of rows X, [n, F], and y, [n] or [n, D]."""
         model, X = _innermost(estimator, X)  # noqa: N806
@@ -68,7 +69,7 @@ class Scorer:
         return self.name
 
 
-def _innermost(estimator: Any, X: Any) -> tuple[Any, Any]:  # noqa: N803
+def _innermost(estimator: Any, X: TableLike) -> tuple[Any, Any]:  # noqa: N803
     """Return the model inside searches and pipelines, and X as it reaches it."""
     while True:
         if hasattr(estimator, "best_estimator_"):

@@ -5,9 +5,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+from numpy.typing import ArrayLike
 from torch import Generator, Tensor
 
-from condens.data import Rows, TargetColumns
+from condens.data import Rows, TableLike, TargetColumns
 from condens.data.arrays import as_doubles
 from condens.data.frames import is_frame
 from condens.data.table import in_order
@@ -46,7 +47,7 @@ class AmortisedPosterior:
     observation_names: tuple[str, ...] | None = None
 
     @torch.no_grad()
-    def given(self, observation: Any) -> Mixture:
+    def given(self, observation: TableLike) -> Mixture:
         """Return the joint density of the parameters given an observation, or a batch of them.
 
         The columns of a data frame, or the entries of one of its rows, are taken by their names.
@@ -78,19 +79,23 @@ class AmortisedPosterior:
         return found if batch else found[0]
 
     def sample(
-        self, sample_shape: Sequence[int], observation: Any, *, generator: Generator | None = None
+        self,
+        sample_shape: Sequence[int],
+        observation: TableLike,
+        *,
+        generator: Generator | None = None,
     ) -> Tensor:
         """Draw parameters `[*sample_shape, D]`, or `[*sample_shape, b, D]` of b observations."""
         return self.given(observation).sample(sample_shape, generator=generator)
 
-    def log_prob(self, parameters: Any, observation: Any) -> Tensor:
+    def log_prob(self, parameters: ArrayLike, observation: TableLike) -> Tensor:
         """Return the log density of parameters [..., D] given an observation."""
         return self.given(observation).log_prob(parameters)
 
 
 def posterior(
-    parameters: Any,
-    observations: Any,
+    parameters: TableLike,
+    observations: TableLike,
     *,
     target_transform: TargetTransform = None,
     n_components: int | None = None,

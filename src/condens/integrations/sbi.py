@@ -259,7 +259,10 @@ def density_estimator(
 
 
 def fit(
-    inference: Any, settings: Settings | None = None, *, progress: bool | None = None
+    inference: PosteriorEstimatorTrainer | LikelihoodEstimatorTrainer,
+    settings: Settings | None = None,
+    *,
+    progress: bool | None = None,
 ) -> CondensEstimator:
     """Train on a trainer's simulations with `condens.training.train` instead of its `train`.
 

@@ -8,6 +8,7 @@ import torch
 from torch import Generator, Tensor, nn
 
 from condens.distributions.base import Mixture
+from condens.distributions.gaussian import GaussianMixture
 from condens.distributions.transformed import TransformedMixture, check_transforms
 from condens.errors import NotFiniteError, ShapeError
 from condens.functional.losses import weighted_sum
@@ -141,7 +142,7 @@ class DensityNetwork(nn.Module, ABC):
             self.mixture_of(self.standardise_condition(condition))
         )
         if self.transforms is not None:
-            # Networks with transforms have triangular heads, which give a GaussianMixture.
+            assert isinstance(mixture, GaussianMixture)  # transforms need triangular heads
             mixture = TransformedMixture(mixture, self.transforms)
         return mixture.to(condition.dtype if condition.is_floating_point() else self.dtype)
 

@@ -9,13 +9,13 @@ import warnings
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import partial
-from typing import Any
+from typing import Any, TypedDict
 
 import torch
 from torch import Tensor, nn
 from torch.nn.utils import clip_grads_with_norm_
 
-from condens.data import Rows
+from condens.data import Data, Rows
 from condens.errors import (
     ArgumentError,
     InterruptedWarning,
@@ -53,12 +53,20 @@ Callback = Callable[[Epoch], object]
 Context = Callable[[], AbstractContextManager[None]]
 
 
+class Options(TypedDict, total=False):
+    """Arguments of `train` that other functions pass on as they are."""
+
+    checkpoint_seconds: float
+    callbacks: Callback | Sequence[Callback]
+    progress: bool | None
+
+
 def train(
     network: DensityNetwork,
-    data: Any,
+    data: Data,
     settings: Settings | None = None,
     *,
-    validation: Any = None,
+    validation: Data | None = None,
     directory: str | os.PathLike[str] | None = None,
     checkpoint_seconds: float = 10.0,
     callbacks: Callback | Sequence[Callback] = (),

@@ -6,12 +6,12 @@ import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple, Unpack
 
 import torch
 from torch import Generator, Tensor
 
-from condens.data import Rows
+from condens.data import Data, Rows
 from condens.errors import InterruptedWarning, KindError
 from condens.nn import MixtureNetwork
 from condens.nn.randomness import loan, torch_seeded_by
@@ -19,7 +19,7 @@ from condens.scalars import as_whole
 from condens.training.batches import Batches
 from condens.training.history import History
 from condens.training.interruption import how_far, interruption
-from condens.training.loop import gradients, train
+from condens.training.loop import Options, gradients, train
 from condens.training.settings import Settings
 
 MAX_COMPONENTS = 16
@@ -53,12 +53,14 @@ class Selection(NamedTuple):
 
 def choose_components(
     make: Callable[[int], MixtureNetwork],
-    data: Any,
+    data: Data,
     settings: Settings | None = None,
     *,
     max_components: int = MAX_COMPONENTS,
+    validation: Data | None = None,
+    directory: str | os.PathLike[str] | None = None,
     warn: bool = True,
-    **options: Any,
+    **options: Unpack[Options],
 ) -> Selection:
     """Train with many components, leave out those that matter least, train on, and compare.
 
@@ -68,10 +70,11 @@ def choose_components(
     Args:
         make: returns a network with a given number of components; called once, with torch's
             generator seeded by that of the settings.
-        data, settings: as `train` takes them.
+        data, settings, validation: as `train` takes them.
         max_components: the number to begin with.
+        directory: gets one run directory for each number.
         warn: issue the warnings of the chosen network's history, and one where Ctrl-C ended it.
-        options: as `train` takes them; a `directory` gets one run directory for each number.
+        options: as `train` takes them.
 
     Ctrl-C ends it at what was chosen so far, with `history.stopped == "interrupted"`.
     """
@@ -87,7 +90,9 @@ def choose_components(
                 expected="a MixtureNetwork was expected",
                 fix="Return one, such as MixtureNetwork.of(conditions, targets, n_components=k).",
             )
-        chosen = reduce_components(network, data, settings, **options)
+        chosen = reduce_components(
+            network, data, settings, validation=validation, directory=directory, **options
+        )
     if warn and interrupted.is_set():
         warnings.warn(
             f"The choice was interrupted; its network was trained {how_far(chosen.history)}.",
@@ -101,20 +106,15 @@ def choose_components(
 
 def reduce_components(
     network: MixtureNetwork,
-    data: Any,
+    data: Data,
     settings: Settings,
     *,
-    validation: Any = None,
+    validation: Data | None = None,
     directory: str | os.PathLike[str] | None = None,
-    **options: Any,
+    **options: Unpack[Options],
 ) -> Selection:
     """Train a network, then copies with fewer components while they are no worse; never warn."""
-    rows = Rows.given(data, "data").observed()
-    held_out = rows
-    if validation is not None:
-        held_out = Rows.given(validation, "validation").observed()
-    elif len(rows) > 1:
-        rows, held_out = rows.split(settings.validation_fraction or 0.1, settings.seed)
+    rows, held_out = _divide(data, validation, settings)
     generator = Generator().manual_seed(settings.seed)
 
     def fit(network: MixtureNetwork, settings: Settings) -> tuple[History, Tensor]:
@@ -157,6 +157,16 @@ def reduce_components(
     if interrupted.is_set():
         chosen.history.stopped = "interrupted"
     return chosen
+
+
+def _divide(data: Data, validation: Data | None, settings: Settings) -> tuple[Rows, Rows]:
+    """Return the rows to train on and those to compare on; a single row is both."""
+    rows = Rows.given(data, "data").observed()
+    if validation is not None:
+        return rows, Rows.given(validation, "validation").observed()
+    if len(rows) == 1:
+        return rows, rows
+    return rows.split(settings.validation_fraction or 0.1, settings.seed)
 
 
 def _trial(n_components: int, nll: float, worse: Tensor) -> Trial:

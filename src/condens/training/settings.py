@@ -118,7 +118,7 @@ class Settings:
         return cls(**{name: decode_float(value) for name, value in values.items()})
 
     @classmethod
-    def given(cls, settings: Any) -> "Settings":
+    def given(cls, settings: object) -> "Settings":
         """Return the settings that a user passed, the default ones for None.
 
         >>> Settings.given({"epochs": 5})

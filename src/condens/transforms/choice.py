@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from numbers import Number
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from torch import Tensor
 
@@ -12,8 +12,10 @@ from condens.transforms.base import Transform
 from condens.transforms.kinds import Integer, Interval, Positive, Real
 
 # What stands for the transform of one target, and for those of all of them.
-One: TypeAlias = Transform | str | tuple[float, float]
-TargetTransform: TypeAlias = One | Sequence[One | None] | Mapping[str, One] | None
+TransformLike: TypeAlias = Transform | str | tuple[float, float]
+TargetTransform: TypeAlias = (
+    TransformLike | Sequence[TransformLike | None] | Mapping[str, TransformLike] | None
+)
 _WORDS: Mapping[str, Transform] = {
     "real": Real(),
     "positive": Positive(),
@@ -23,7 +25,7 @@ _WORDS: Mapping[str, Transform] = {
 }
 
 
-def resolve(spec: Any, name: str = "transform") -> Transform:
+def resolve(spec: TransformLike, name: str = "transform") -> Transform:
     """Return the transform that a word, a pair of bounds, or a transform stands for.
 
     >>> resolve("count")
