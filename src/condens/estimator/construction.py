@@ -97,16 +97,12 @@ class Architecture:
             )
         with torch_seeded_by(generator):
             backbone = self.backbone(self.n_columns)
-        features = getattr(backbone, "features", None)
-        if not isinstance(backbone, nn.Module) or not isinstance(features, int):
-            raise ArgumentError(
-                "backbone",
-                got=f"made a {type(backbone).__name__} whose features are {features!r}",
-                expected="a torch.nn.Module with their number as attribute was expected",
-                fix="Set self.features in it.",
-            )
         head = HEADS[self.covariance](
-            features, len(self.transforms), n_components, generator=generator, **options
+            _n_features(backbone),
+            len(self.transforms),
+            n_components,
+            generator=generator,
+            **options,
         )
         return MixtureNetwork(
             backbone,
@@ -134,6 +130,19 @@ class Architecture:
                 expected="training continues with the fitted network",
                 fix="Set them back, or start again with warm_start=False.",
             )
+
+
+def _n_features(backbone: object) -> int:
+    """Return the number of features of a user's backbone, which it has as attribute."""
+    features = getattr(backbone, "features", None)
+    if not isinstance(backbone, nn.Module) or not isinstance(features, int):
+        raise ArgumentError(
+            "backbone",
+            got=f"made a {type(backbone).__name__} whose features are {features!r}",
+            expected="a torch.nn.Module with their number as attribute was expected",
+            fix="Set self.features in it.",
+        )
+    return features
 
 
 def n_components_of(network: DensityNetwork) -> int:

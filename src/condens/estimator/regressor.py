@@ -574,22 +574,21 @@ class MDNRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
             self._check_columns(table[0])
             inputs = self.inputs_
             given = inputs.supported(inputs.rows(*table))
+            asked = choose_transforms(
+                self.target_transform, inputs.labels, inputs.transforms.__getitem__
+            )
         else:
             inputs, given = Inputs.fit(*table, self.target_transform)
+            asked = inputs.transforms
         architecture = Architecture(
             n_columns=inputs.encoder.columns,
-            transforms=inputs.transforms,
+            transforms=asked,
             categories=inputs.encoder.categories,
             names=inputs.target_names,
             **{name: parameters[name] for name in OPTION_NAMES},
         )
         if keep:
-            asked = choose_transforms(
-                self.target_transform, inputs.labels, inputs.transforms.__getitem__
-            )
-            replace(architecture, transforms=asked).check_unchanged(
-                self.network_, parameters["n_components"]
-            )
+            architecture.check_unchanged(self.network_, parameters["n_components"])
         division = divide(
             given,
             None if groups is None else read_groups(groups, len(given)),

@@ -26,7 +26,7 @@ from condens.scalars import as_whole
 from condens.training import History, Settings, default_components, default_settings, train
 from condens.training.interruption import how_far, interruption
 from condens.training.loop import gradients
-from condens.transforms import choice
+from condens.transforms import Transform, choice
 from condens.transforms.choice import TargetTransform
 
 
@@ -140,29 +140,12 @@ def posterior(
     given = TargetColumns.of(parameters, "parameters")
     if names is not None:
         given = given._replace(names=check_names(names, given.values.shape[1]))
-    seen, observation_names = _read(observations, "observations")
-    if not seen.dim() or not seen.numel():
-        raise ShapeError(
-            "observations",
-            got=f"has shape {list(seen.shape)}",
-            expected="numbers for each row were expected",
-            fix="Pass [n, C] or [n, …].",
-        )
-    if seen.dim() == 1:  # one number each: the names are those of rows
-        seen, observation_names = seen.unsqueeze(1), None
-    columns = given.values.unbind(1)
-    labels = given.names or range(len(columns))
-    transforms = choose_transforms(
-        target_transform, labels, lambda place: choice.propose(columns[place])
-    )
-    for label, transform, column in zip(labels, transforms, columns, strict=True):
-        transform.check(f"parameters, column {label!r},", column)
+    seen, observation_names = _read_rows(observations)
+    transforms = _transforms(target_transform, given)
     rows = Rows.of(seen.flatten(1), given.values, names=("observations", "parameters", "weights"))
     settings = replace(settings or default_settings(len(rows)), seed=seed)
     architecture = Architecture(
-        n_columns=rows.condition.shape[1],
-        names=given.names,
-        transforms=transforms,
+        n_columns=rows.condition.shape[1], names=given.names, transforms=transforms
     )
     with gradients(), interruption() as interrupted:
         network = architecture.network(
@@ -173,6 +156,30 @@ def posterior(
         raise KeyboardInterrupt(f"posterior was interrupted {how_far(history)}.")
     history.warn(stacklevel=2, ignore=(UnusedComponentsWarning,) if count is None else ())
     return AmortisedPosterior(network.double().eval(), seen.shape[1:], history, observation_names)
+
+
+def _transforms(spec: TargetTransform, parameters: TargetColumns) -> tuple[Transform, ...]:
+    """Return the transform of each parameter; refuse draws outside its support."""
+    columns = parameters.values.unbind(1)
+    labels = parameters.names or range(len(columns))
+    transforms = choose_transforms(spec, labels, lambda place: choice.propose(columns[place]))
+    for label, transform, column in zip(labels, transforms, columns, strict=True):
+        transform.check(f"parameters, column {label!r},", column)
+    return transforms
+
+
+def _read_rows(observations: TableLike) -> tuple[Tensor, tuple[str, ...] | None]:
+    """Return observations [n, …] and the names of their columns, as `_read` does."""
+    values, names = _read(observations, "observations")
+    if not values.dim() or not values.numel():
+        raise ShapeError(
+            "observations",
+            got=f"has shape {list(values.shape)}",
+            expected="numbers for each row were expected",
+            fix="Pass [n, C] or [n, …].",
+        )
+    # Of one number each, the names are those of rows.
+    return (values.unsqueeze(1), None) if values.dim() == 1 else (values, names)
 
 
 def _read(given: Any, name: str) -> tuple[Tensor, tuple[str, ...] | None]:
