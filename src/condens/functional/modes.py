@@ -11,6 +11,8 @@ from condens.functional.triangular import solve_upper, triangularise, unpack, wh
 
 _MAX_STEPS = 2000
 _MAX_ESCAPES = 8
+# Of the factors of all components around all points: these stay in the cache.
+_NUMBERS_AT_A_TIME = 2**20
 # Two ascents that end within this many local deviations found one mode.
 _SAME_DISTANCE = 1e-4
 # So did two within this many, unless the density dips between them.
@@ -55,17 +57,25 @@ def modes(logits: Tensor, means: Tensor, factors: Tensor) -> Modes:
         wide = [t.detach() for t in widen(*broadcast(logits, means, factors))]
         batch = wide[0].shape[:-1]
         flat = [tensor.reshape(batch.numel(), *tensor.shape[len(batch) :]) for tensor in wide]
-        points = _ascend(flat[1].movedim(-2, 0), *flat)
-        for _ in range(_MAX_ESCAPES):
-            points, stuck = _leave_saddles(points, *flat)
-            if not stuck:
-                break
-            points = _ascend(points, *flat)
-        points, log_density = _distinct(points, *flat)
+        size = _NUMBERS_AT_A_TIME // max(flat[1].numel() * means.shape[-1], 1)
+        starts = flat[1].movedim(-2, 0).split(max(size, 1))
+        ends = torch.cat([_climb(points, *flat) for points in starts])
+        points, log_density = _distinct(ends, *flat)
         return Modes(
             points.reshape(*batch, *points.shape[1:]).to(means.dtype),
             log_density.reshape(*batch, *log_density.shape[1:]).to(means.dtype),
         )
+
+
+def _climb(points: Tensor, logits: Tensor, means: Tensor, factors: Tensor) -> Tensor:
+    """Return where the ascents from points [N, B, D] end, past saddles."""
+    points = _ascend(points, logits, means, factors)
+    for _ in range(_MAX_ESCAPES):
+        points, stuck = _leave_saddles(points, logits, means, factors)
+        if not stuck:
+            break
+        points = _ascend(points, logits, means, factors)
+    return points
 
 
 def _local(points: Tensor, logits: Tensor, means: Tensor, factors: Tensor) -> _Local:
@@ -74,9 +84,10 @@ def _local(points: Tensor, logits: Tensor, means: Tensor, factors: Tensor) -> _L
     log_density = joint.logsumexp(-1)
     root_responsibility = (joint - log_density.unsqueeze(-1)).exp().sqrt()[..., None, None]
     # Row k of blocks: √rₖ Ūₖ, so that the product with its transpose sums rₖΛₖ.
-    blocks = root_responsibility * unpack(factors, means.shape[-1])
-    _, root = triangularise(blocks.flatten(-3, -2))
-    white = torch.linalg.solve_triangular(root.unsqueeze(-3), blocks, upper=True, left=False)
+    blocks = (root_responsibility * unpack(factors, means.shape[-1])).flatten(-3, -2)
+    _, root = triangularise(blocks)
+    white = torch.linalg.solve_triangular(root, blocks, upper=True, left=False)
+    white = white.unflatten(-2, means.shape[-2:])
     latent = whiten(points.unsqueeze(-2) - means, factors)
     # √rₖ times the gradient of component k.
     pulls = -torch.einsum("...kij,...ki->...kj", white, latent)
@@ -87,9 +98,10 @@ def _local(points: Tensor, logits: Tensor, means: Tensor, factors: Tensor) -> _L
 
 
 def _ascend(points: Tensor, logits: Tensor, means: Tensor, factors: Tensor) -> Tensor:
-    """Climb from points [N, B, D] until they rest; members of the batch leave when all do."""
+    """Climb from points [N, B, D] until they rest; starts and members leave when all of them do."""
     tolerance = 1e-2 * torch.finfo(points.dtype).eps ** 0.5
-    rested, climbing = points.clone(), torch.arange(points.shape[1], device=points.device)
+    rested, device = points.clone(), points.device
+    starts, members = (torch.arange(n, device=device) for n in points.shape[:2])
     done = torch.zeros_like(points[..., 0], dtype=torch.bool)
     for _ in range(_MAX_STEPS):
         here = _local(points, logits, means, factors)
@@ -101,13 +113,14 @@ def _ascend(points: Tensor, logits: Tensor, means: Tensor, factors: Tensor) -> T
         step = torch.where(better.unsqueeze(-1), newton, here.slope)
         points = torch.where(done.unsqueeze(-1), points, points + here.to_points(step))
         done = done | (step.norm(dim=-1) <= tolerance)
-        rested[:, climbing] = points
-        on = ~done.all(0)
-        if not bool(on.any()):
+        rested[starts[:, None], members] = points
+        start, member = ~done.all(1), ~done.all(0)
+        if not bool(start.any()):
             break
-        if not bool(on.all()):
-            points, done, climbing = points[:, on], done[:, on], climbing[on]
-            logits, means, factors = logits[on], means[on], factors[on]
+        if not bool(start.all() & member.all()):
+            starts, members = starts[start], members[member]
+            points, done = points[start][:, member], done[start][:, member]
+            logits, means, factors = logits[member], means[member], factors[member]
     return rested
 
 
@@ -141,12 +154,15 @@ def _repeated(
     points: Tensor, log_density: Tensor, logits: Tensor, means: Tensor, factors: Tensor
 ) -> Tensor:
     """Tell which of the points [N, B, D], highest first, are an earlier one again."""
-    root = _local(points, logits, means, factors).root
     repeated = torch.zeros_like(log_density, dtype=torch.bool)
     for i in range(1, len(points)):
         gap = points[i] - points[:i]
-        distance = (root[i] @ gap.unsqueeze(-1)).squeeze(-1).norm(dim=-1)
-        middle = log_prob(points[i] - 0.5 * gap, logits, means, factors)
-        dips = middle < log_density[i] - 1e-12
-        repeated[i] = ((distance <= _SAME_DISTANCE) | ((distance <= _NEAR_DISTANCE) & ~dips)).any(0)
+        root = _local(points[i], logits, means, factors).root
+        distance = (root @ gap.unsqueeze(-1)).squeeze(-1).norm(dim=-1)
+        repeated[i] = (distance <= _SAME_DISTANCE).any(0)
+        near = (distance <= _NEAR_DISTANCE) & ~repeated[i]
+        pairs = near.any(1)
+        if bool(pairs.any()):
+            middle = log_prob(points[i] - 0.5 * gap[pairs], logits, means, factors)
+            repeated[i] |= (near[pairs] & ~(middle < log_density[i] - 1e-12)).any(0)
     return repeated

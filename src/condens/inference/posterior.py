@@ -5,7 +5,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from numpy.typing import ArrayLike
 from torch import Generator, Tensor
 
 from condens.data import Rows, TableLike, TargetColumns
@@ -13,6 +12,7 @@ from condens.data.arrays import as_doubles
 from condens.data.frames import is_frame
 from condens.data.table import in_order
 from condens.distributions import Mixture
+from condens.distributions.checks import Numbers
 from condens.distributions.dimensions import check_names
 from condens.errors import (
     ArgumentError,
@@ -88,7 +88,7 @@ class AmortisedPosterior:
         """Draw parameters `[*sample_shape, D]`, or `[*sample_shape, b, D]` of b observations."""
         return self.given(observation).sample(sample_shape, generator=generator)
 
-    def log_prob(self, parameters: ArrayLike, observation: TableLike) -> Tensor:
+    def log_prob(self, parameters: Numbers, observation: TableLike) -> Tensor:
         """Return the log density of parameters [..., D] given an observation."""
         return self.given(observation).log_prob(parameters)
 
