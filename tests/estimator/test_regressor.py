@@ -662,6 +662,12 @@ def test_training_that_fails_tells_of_the_model_and_leaves_it():
 
 
 @pytest.mark.filterwarnings("ignore:.*explained by no component")
+def test_code_without_a_module_is_advised_too():
+    with pytest.warns(TargetWarning):
+        exec("model.fit(X, y)", {"model": regressor(), "X": X, "y": np.exp(3 * Y)})
+
+
+@pytest.mark.filterwarnings("ignore:.*explained by no component")
 def test_positive_targets_over_orders_of_magnitude_are_advised():
     wide = np.exp(3 * Y)
     with pytest.warns(

@@ -49,6 +49,17 @@ def test_modes_are_strict_maxima_and_distinct(dimensions, covariance):
         assert torch.pdist(points).min() > 1e-2
 
 
+@pytest.mark.parametrize("batch", [(), (7,)])
+def test_climbing_from_one_mean_at_a_time_finds_the_same(batch, monkeypatch):
+    """Starts and members that rest early, or have a saddle to leave, do not disturb others."""
+    mixture = GaussianMixture(*random_parameters(batch, 9, 2, spread=4.0))
+    together = mixture.modes()
+    assert together.points.shape[-2] > 1
+    monkeypatch.setattr("condens.functional.modes._NUMBERS_AT_A_TIME", 1)
+    for ours, theirs in zip(mixture.modes(), together, strict=True):
+        assert_close(ours, theirs, rtol=1e-9, atol=1e-9)
+
+
 def test_two_components_merge_below_two_deviations():
     """Two equal Gaussians have two modes if and only if they are more than 2σ apart."""
     assert len(build([[0.0], [1.99]], 1.0).modes().points) == 1

@@ -155,7 +155,8 @@ def _choose_transforms(spec: TargetTransform, target: TargetColumns) -> tuple[Tr
 def caller_level() -> int:
     """Return the `stacklevel` of a warning's first caller outside the package."""
     level, frame = 1, sys._getframe(1)
-    while frame.f_back is not None and frame.f_globals["__name__"].startswith("condens."):
+    # Code that exec runs may have no __name__.
+    while frame.f_back and str(frame.f_globals.get("__name__")).startswith("condens."):
         level, frame = level + 1, frame.f_back
     return level
 

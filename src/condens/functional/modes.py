@@ -69,13 +69,12 @@ def modes(logits: Tensor, means: Tensor, factors: Tensor) -> Modes:
 
 def _climb(points: Tensor, logits: Tensor, means: Tensor, factors: Tensor) -> Tensor:
     """Return where the ascents from points [N, B, D] end, past saddles."""
-    points = _ascend(points, logits, means, factors)
     for _ in range(_MAX_ESCAPES):
+        points = _ascend(points, logits, means, factors)
         points, stuck = _leave_saddles(points, logits, means, factors)
         if not stuck:
-            break
-        points = _ascend(points, logits, means, factors)
-    return points
+            return points
+    return _ascend(points, logits, means, factors)
 
 
 def _local(points: Tensor, logits: Tensor, means: Tensor, factors: Tensor) -> _Local:

@@ -14,7 +14,11 @@ from condens.transforms.kinds import Integer, Interval, Positive, Real
 # What stands for the transform of one target, and for those of all of them.
 TransformLike: TypeAlias = Transform | str | tuple[float, float]
 TargetTransform: TypeAlias = (
-    TransformLike | Sequence[TransformLike | None] | Mapping[str, TransformLike] | None
+    TransformLike
+    | Sequence[TransformLike | None]
+    | Mapping[str, TransformLike]
+    | Mapping[int, TransformLike]
+    | None
 )
 _WORDS: Mapping[str, Transform] = {
     "real": Real(),
