@@ -18,7 +18,6 @@ from condens.persistence.header import reason
 from condens.scalars import as_choice, as_fraction, as_real, as_truth, as_whole, refused
 from condens.training import Settings
 from condens.transforms import Real, Transform, choice
-from condens.transforms.choice import TargetTransform
 
 # Parameters that are also fields of `Settings`.
 SETTING_NAMES = ("epochs", "batch_size", "learning_rate", "validation_fraction")
@@ -190,7 +189,7 @@ def requested_transforms(spec: Any, labels: Sequence[str | int]) -> list[Any]:
 
 
 def choose_transforms(
-    spec: TargetTransform, labels: Sequence[str | int], propose: Callable[[int], Transform]
+    spec: choice.TargetTransform, labels: Sequence[str | int], propose: Callable[[int], Transform]
 ) -> tuple[Transform, ...]:
     """Return the transform of each target.
 
@@ -230,8 +229,9 @@ def _where(fits: Callable[[Any], bool], expected: str, fix: str) -> Check:
 
 def _n_components(name: str, value: Any) -> int | str:
     fix = 'Pass a number such as 5, "auto", or leave it out for a default by the number of rows.'
-    auto = isinstance(value, str) and value == "auto"
-    return "auto" if auto else as_whole(name, value, 1, fix=fix)
+    return (
+        value if isinstance(value, str) and value == "auto" else as_whole(name, value, 1, fix=fix)
+    )
 
 
 def _setting(name: str, value: Any) -> Any:

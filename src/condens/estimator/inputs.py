@@ -18,7 +18,6 @@ from condens.errors import ArgumentError, ShapeError, TargetTransformWarning, Ta
 from condens.estimator.construction import Splitter, choose_transforms, requested_transforms
 from condens.persistence.header import reason
 from condens.transforms import Transform, choice
-from condens.transforms.choice import TargetTransform
 
 Groups = NDArray[Any]
 
@@ -48,7 +47,7 @@ class Inputs:
         X: TableLike,  # noqa: N803
         y: TableLike,
         sample_weight: ArrayLike | None,
-        target_transform: TargetTransform,
+        target_transform: choice.TargetTransform,
     ) -> tuple[Self, Rows]:
         """Learn the columns; return them and the rows."""
         _require(y)
@@ -75,8 +74,12 @@ class Inputs:
     ) -> Rows:
         """Return checked rows: X encoded, the columns of y in the order of the fit."""
         _require(y)
-        condition = self.encoder.encode(X, names[0])
-        return Rows.of(condition, self._target(y, names[1]), sample_weight, names=names)
+        return Rows.of(
+            self.encoder.encode(X, names[0]),
+            self._target(y, names[1]),
+            sample_weight,
+            names=names,
+        )
 
     def validation(self, data: Any) -> Rows:
         """Return the rows of `validation_data`: (X, y) or (X, y, sample_weight)."""
@@ -118,7 +121,9 @@ def _require(y: TableLike) -> None:
         )
 
 
-def _choose_transforms(spec: TargetTransform, target: TargetColumns) -> tuple[Transform, ...]:
+def _choose_transforms(
+    spec: choice.TargetTransform, target: TargetColumns
+) -> tuple[Transform, ...]:
     """Return the transform of each target; warn of those chosen, and of those that are missing."""
     columns = target.values.unbind(1)
     labels = target.names or range(len(columns))

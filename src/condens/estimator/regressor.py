@@ -46,7 +46,7 @@ from condens.persistence.header import short
 from condens.scalars import as_whole
 from condens.training import Epoch, History, Settings, default_components, default_settings, train
 from condens.training.interruption import how_far, interruption
-from condens.training.loop import Options, gradients
+from condens.training.loop import gradients
 from condens.training.selection import MAX_COMPONENTS, reduce_components
 from condens.transforms import Transform
 from condens.transforms.choice import TargetTransform
@@ -271,8 +271,9 @@ class MDNRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
             learning_rate=PARTIAL_FIT_RATE * given.learning_rate,
         )
         parameters |= {**dict.fromkeys(SETTING_NAMES), "settings": settings, "directory": None}
-        keep = self.__sklearn_is_fitted__()
-        return self._fit(parameters, (X, y, sample_weight), None, None, keep=keep)
+        return self._fit(
+            parameters, (X, y, sample_weight), None, None, keep=self.__sklearn_is_fitted__()
+        )
 
     def calibrate(self, X: TableLike, y: TableLike) -> Self:  # noqa: N803
         """Prepare `predict_region` with rows that were not used in `fit`, each counting once.
@@ -634,13 +635,18 @@ class MDNRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         device, directory = parameters["device"], parameters["directory"]
         rows, validation = division.rows.to(device), division.validation
         validation = None if validation is None else validation.to(device)
-        options: Options = {"progress": parameters["verbose"], "callbacks": parameters["callbacks"]}
         generator = Generator().manual_seed(settings.seed)
         n_components = parameters["n_components"] or default_components(len(rows))
         if architecture is not None and n_components == "auto":
             largest = architecture.network(MAX_COMPONENTS, generator=generator).to(device)
             chosen = reduce_components(
-                largest, rows, settings, validation=validation, directory=directory, **options
+                largest,
+                rows,
+                settings,
+                validation=validation,
+                directory=directory,
+                callbacks=parameters["callbacks"],
+                progress=parameters["verbose"],
             )
             if architecture.n_members == 1:
                 return chosen.network, chosen.history
@@ -656,7 +662,8 @@ class MDNRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
             settings,
             validation=validation,
             directory=directory,
+            callbacks=parameters["callbacks"],
+            progress=parameters["verbose"],
             warn=False,
-            **options,
         )
         return network, history

@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import partial
-from typing import Any, TypedDict
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -51,14 +51,6 @@ gradients = partial(torch.inference_mode, mode=False)
 
 Callback = Callable[[Epoch], object]
 Context = Callable[[], AbstractContextManager[None]]
-
-
-class Options(TypedDict, total=False):
-    """Arguments of `train` that other functions pass on as they are."""
-
-    checkpoint_seconds: float
-    callbacks: Callback | Sequence[Callback]
-    progress: bool | None
 
 
 def train(

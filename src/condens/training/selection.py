@@ -3,10 +3,10 @@
 import math
 import os
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple, Unpack
+from typing import NamedTuple
 
 import torch
 from torch import Generator, Tensor
@@ -19,7 +19,7 @@ from condens.scalars import as_whole
 from condens.training.batches import Batches
 from condens.training.history import History
 from condens.training.interruption import how_far, interruption
-from condens.training.loop import Options, gradients, train
+from condens.training.loop import Callback, gradients, train
 from condens.training.settings import Settings
 
 MAX_COMPONENTS = 16
@@ -59,8 +59,10 @@ def choose_components(
     max_components: int = MAX_COMPONENTS,
     validation: Data | None = None,
     directory: str | os.PathLike[str] | None = None,
+    checkpoint_seconds: float = 10.0,
+    callbacks: Callback | Sequence[Callback] = (),
+    progress: bool | None = None,
     warn: bool = True,
-    **options: Unpack[Options],
 ) -> Selection:
     """Train with many components, leave out those that matter least, train on, and compare.
 
@@ -73,8 +75,8 @@ def choose_components(
         data, settings, validation: as `train` takes them.
         max_components: the number to begin with.
         directory: gets one run directory for each number.
+        checkpoint_seconds, callbacks, progress: as `train` takes them.
         warn: issue the warnings of the chosen network's history, and one where Ctrl-C ended it.
-        options: as `train` takes them.
 
     Ctrl-C ends it at what was chosen so far, with `history.stopped == "interrupted"`.
     """
@@ -91,7 +93,14 @@ def choose_components(
                 fix="Return one, such as MixtureNetwork.of(conditions, targets, n_components=k).",
             )
         chosen = reduce_components(
-            network, data, settings, validation=validation, directory=directory, **options
+            network,
+            data,
+            settings,
+            validation=validation,
+            directory=directory,
+            checkpoint_seconds=checkpoint_seconds,
+            callbacks=callbacks,
+            progress=progress,
         )
     if warn and interrupted.is_set():
         warnings.warn(
@@ -111,7 +120,9 @@ def reduce_components(
     *,
     validation: Data | None = None,
     directory: str | os.PathLike[str] | None = None,
-    **options: Unpack[Options],
+    checkpoint_seconds: float = 10.0,
+    callbacks: Callback | Sequence[Callback] = (),
+    progress: bool | None = None,
 ) -> Selection:
     """Train a network, then copies with fewer components while they are no worse; never warn."""
     rows, held_out = _divide(data, validation, settings)
@@ -121,7 +132,15 @@ def reduce_components(
         """Return the history, and the losses of the validation rows."""
         place = None if directory is None else Path(directory) / str(network.head.n_components)
         history = train(
-            network, rows, settings, validation=held_out, directory=place, warn=False, **options
+            network,
+            rows,
+            settings,
+            validation=held_out,
+            directory=place,
+            checkpoint_seconds=checkpoint_seconds,
+            callbacks=callbacks,
+            progress=progress,
+            warn=False,
         )
         with loan(network, generator):
             return history, _losses(network, held_out)
