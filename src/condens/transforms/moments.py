@@ -29,6 +29,12 @@ def image_variances(transforms: Sequence[Transform], means: Tensor, variances: T
     )
 
 
+def image_log_slopes(transforms: Sequence[Transform], means: Tensor, variances: Tensor) -> Tensor:
+    """Return E[log|dxⱼ/dyⱼ|] of every component [..., K, D], given variances [..., K, D]."""
+    columns = _columns(transforms, means, variances)
+    return torch.stack([c.transform.mean_log_slope(c.mean, c.deviation) for c in columns], -1)
+
+
 def image_overflows(transforms: Sequence[Transform], means: Tensor, variances: Tensor) -> Tensor:
     """Tell where E[Yⱼ²] is beyond double precision [..., K, D]."""
     return torch.stack(
