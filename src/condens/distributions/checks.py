@@ -368,6 +368,22 @@ def check_coverage(name: str, coverage: float) -> float:
     return number
 
 
+def check_log_tail(name: str, log_tail: float) -> float:
+    """Return the logarithm of a probability of one half at most, as a float."""
+    try:
+        number = float(log_tail)
+    except (TypeError, ValueError, RuntimeError, OverflowError):
+        number = math.nan
+    if not number <= -math.log(2):
+        raise ArgumentError(
+            name,
+            got=f"is {log_tail}",
+            expected="the logarithm of a probability up to one half was expected",
+            fix="For 5 % on either side, pass math.log(0.05).",
+        )
+    return number
+
+
 def check_coverages(name: str, coverages: Any, batch: torch.Size, means: Tensor) -> Tensor:
     """Return coverages strictly between 0 and 1, as a tensor that broadcasts with the batch."""
     coverages = as_tensor(name, coverages, means)
