@@ -58,6 +58,13 @@ def as_tensor(name: str, value: Any, like: Tensor | None = None) -> Tensor:
             expected="real numbers were expected",
             fix="Pass real and imaginary parts as two dimensions.",
         )
+    if value.is_floating_point() and value.dtype.itemsize < 2:
+        raise KindError(
+            name,
+            got=f"is {value.dtype}",
+            expected="torch does not compute with numbers of eight bits",
+            fix=f"Convert it: {name}.float().",
+        )
     if not value.is_floating_point():
         value = value.to(torch.get_default_dtype() if like is None else like.dtype)
     return value if like is None else _on_device(name, value, like.device)
