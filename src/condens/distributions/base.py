@@ -52,7 +52,7 @@ Parameters = algebra.Parameters | LowRankParameters
 # Draws are clamped to this size, so that sums over any number of them stay finite.
 MAX_DRAW = 1e290
 # Beyond this logarithm of a probability z² has no finite number.
-MIN_LOG_TAIL = -1e300
+MIN_LOG_TAIL = -1e307
 
 
 class Mixture(Distribution, ABC):
