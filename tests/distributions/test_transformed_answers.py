@@ -1,12 +1,22 @@
 """Transformed mixtures: modes, divergences, affine images, components, and what is refused."""
 
+import math
+
 import numpy as np
 import pytest
 import torch
 from helpers.reference import dense, log_density, random_low_rank, random_parameters
 from helpers.transformed import gaussian, mixture_of, reals
-from scipy import integrate, optimize
-from torch.distributions import MultivariateNormal, kl_divergence
+from scipy import integrate, optimize, stats
+from torch.distributions import (
+    Independent,
+    LogNormal,
+    MultivariateNormal,
+    Normal,
+    Poisson,
+    Uniform,
+    kl_divergence,
+)
 from torch.testing import assert_close
 
 from condens import GaussianMixture, LowRankMixture, TransformedMixture
@@ -23,8 +33,8 @@ CONTINUOUS = {
 every = pytest.mark.parametrize("name", CONTINUOUS)
 
 
-def seeded():
-    return torch.Generator().manual_seed(0)
+def seeded(seed=0):
+    return torch.Generator().manual_seed(seed)
 
 
 # Modes.
@@ -158,6 +168,138 @@ def test_divergence_of_counts_is_not_that_of_the_real_numbers():
     assert abs(value - exact) < 5 * error
 
 
+def test_whole_numbers_have_no_density_and_numbers_no_probability():
+    """One is a probability and the other one per unit: their quotient is no divergence."""
+    count = gaussian([Integer()], [1.0], [[4.0]])
+    # Beyond 2⁵³ every draw is a whole number, but no density knows.
+    line = gaussian([Real()], [1e17], [[4.0]])
+    normal = Independent(Normal(reals(1.0), reals(2.0)), 1)
+    poisson = Independent(Poisson(reals(3.0)), 1)
+    pairs = ((count, line), (line, count), (count, line.base), (count, normal), (line, poisson))
+    for first, second in pairs:
+        value, error = first.expand((2,)).kl_divergence(second)
+        assert (value == torch.inf).all()
+        assert (error == 0).all()
+        assert value.shape == (2,)
+    near = gaussian([Integer(0)], [1.0], [[0.01]])
+    n = torch.arange(100.0).double()[:, None]
+    p, q = near.log_prob(n), poisson.log_prob(n)
+    value, error = near.kl_divergence(poisson, n_samples=40_000, generator=seeded())
+    assert abs(value - (p.exp() * (p - q)).nan_to_num().sum()) < 5 * error
+
+
+KINDS = {
+    "full": lambda m: m.base,
+    "low rank": lambda m: LowRankMixture(
+        m.logits, m.base.means, -m.base.factors, torch.zeros(2, 1, 1).double()
+    ),
+    "transformed": lambda m: m,
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_excludes_a_draw_is_infinitely_far(kind):
+    m = KINDS[kind](mixture_of([Real()], n_components=2, spread=0.1))
+    state = torch.get_rng_state()
+    narrow = Uniform(reals(-0.5), reals(0.5))
+    wide = Uniform(reals(-1e3), reals(1e3))
+    both = Uniform(reals(-0.5, -1e3)[:, None], reals(0.5, 1e3)[:, None])
+    logs = LogNormal(reals(0.0), reals(1.0))
+    free = LogNormal(reals(0.0), reals(1.0), validate_args=False)
+    others = (narrow, logs, free)
+    for other in (gaussian([Positive()], [0.0], [[1.0]]), *(Independent(o, 1) for o in others)):
+        value, error = m.kl_divergence(other, n_samples=100, generator=seeded())
+        assert value == torch.inf
+        assert error == 0
+    value, error = m.kl_divergence(Independent(both, 1), n_samples=1_000, generator=seeded())
+    assert value[0] == torch.inf
+    assert error[0] == 0
+    alone = m.kl_divergence(Independent(wide, 1), n_samples=1_000, generator=seeded(1))
+    assert abs(value[1] - alone.value) < 5 * (error[1] + alone.standard_error)
+    assert 0 < error[1] < 0.2
+    assert torch.equal(torch.get_rng_state(), state)
+    assert m.expand((0,)).kl_divergence(Independent(wide, 1)).value.shape == (0,)
+    single = m.to(torch.float32).kl_divergence(Independent(wide, 1), n_samples=10)
+    assert single.value.dtype is single.standard_error.dtype is torch.float32
+
+
+# Entropies.
+
+
+@pytest.mark.parametrize(("mean", "deviation"), [(0.3, 0.2), (-2.0, 0.99), (1.5, 4.0), (45.0, 1.0)])
+@pytest.mark.parametrize("transform", [Positive(1e6), Interval(-1.0, 2.5), Interval(1e6, 1e6 + 1)])
+def test_entropy_of_one_component_is_exact(transform, mean, deviation):
+    """Also where every draw would be rounded to the bound."""
+
+    def log_rate(x):
+        if isinstance(transform, Positive):
+            return x
+        return (
+            math.log(transform.upper - transform.lower) - np.logaddexp(0, x) - np.logaddexp(0, -x)
+        )
+
+    def integrand(z):
+        log_p = -0.5 * z**2 - 0.5 * math.log(2 * math.pi)
+        x = mean + deviation * z
+        return math.exp(log_p) * (math.log(deviation) - log_p + log_rate(x))
+
+    exact = integrate.quad(integrand, -12, 12, epsabs=1e-12, limit=500)[0]
+    m = gaussian([transform], [mean], [[deviation**2]])
+    value, error = m.entropy()
+    assert error == 0
+    assert_close(float(value), exact, **CLOSE)
+    assert_close(float(m.to(torch.float32).entropy().value), exact, rtol=1e-6, atol=1e-6)
+
+
+def test_entropy_of_several_is_that_of_their_density():
+    m = mixture_of([Positive(), Interval(0.0, 1.0)], n_components=3)
+    value, error = m.entropy(n_samples=40_000, generator=seeded())
+    surprise = -m.log_prob(m.sample((40_000,), generator=seeded()))
+    spread = surprise.std() / 200
+    assert 0 < error < spread
+    assert abs(value - surprise.mean()) < 5 * spread
+
+
+def test_entropy_has_a_gradient():
+    transforms = [Positive(), Interval(0.0, 1.0)]
+    logits, means, factors = (t.requires_grad_() for t in random_parameters((), 1, 2, seed=4))
+
+    def entropy(means, factors):
+        base = GaussianMixture(logits, means, factors)
+        return TransformedMixture(base, transforms).entropy().value
+
+    assert torch.autograd.gradcheck(entropy, (means, factors))
+
+
+def test_entropy_of_counts_takes_draws_that_are_whole():
+    """Near 3·10⁷ single precision has every other whole number only."""
+    m = gaussian([Integer()], [3e7], [[1.0]]).to(torch.float32)
+    value, error = m.entropy(n_samples=40_000, generator=seeded())
+    assert value.dtype is torch.float32
+    p = stats.norm.cdf(np.arange(-20, 20) + 1.0) - stats.norm.cdf(np.arange(-20, 20))
+    assert abs(float(value) - stats.entropy(p)) < 5 * float(error)
+
+
+def test_divergence_of_low_rank_gaussians_is_exact():
+    first, second = (LowRankMixture(*random_low_rank((3,), 1, 4, 2, seed=s)) for s in (1, 2))
+    normals = [
+        MultivariateNormal(m.means[:, 0], m.covariance_matrices[:, 0]) for m in (first, second)
+    ]
+    expected = kl_divergence(*normals)
+    for p, q in (
+        (first, second),
+        (first, second.to_full()),
+        (first.to_full(), second),
+        (first, normals[1]),
+        (normals[0], second),
+    ):
+        assert_close(kl_divergence(p, q), expected, **CLOSE)
+    value, error = first.to(torch.float32).kl_divergence(second.to(torch.float32))
+    assert value.dtype is torch.float32
+    assert (error == 0).all()
+    assert_close(value.double(), expected, rtol=1e-5, atol=1e-5)
+
+
 def test_divergence_of_low_rank_mixtures():
     first, second = (LowRankMixture(*random_low_rank((), 2, 3, 1, seed=seed)) for seed in (1, 2))
     expected = first.to_full().kl_divergence(second.to_full(), n_samples=40_000, generator=seeded())
@@ -285,6 +427,46 @@ def test_log_tails_and_the_interval_they_leave(transform):
     whole = m.tail_interval(-torch.inf)
     ends = transform.from_real(reals(-torch.inf, torch.inf))
     assert_close(torch.stack(whole)[:, 0, 0], ends)
+
+
+@pytest.mark.parametrize("transform", [Integer(), Integer(0)])
+def test_log_tails_between_whole_numbers(transform):
+    m = mixture_of([transform], tight=-1.0)
+    y = torch.arange(-3.0, 12.0).double()[:, None]
+    for part in (0.001, 0.5, 0.999):
+        below, above = m.log_tails(y + part)
+        assert_close(below.exp(), m.cdf(y), **CLOSE)
+        assert_close(above.exp(), 1 - m.cdf(y), **CLOSE)
+
+
+@pytest.mark.parametrize("transform", [Real(), Positive(), Interval(0.0, 1.0), Integer(0)])
+def test_tail_intervals_of_tails_that_are_none(transform):
+    m = mixture_of([transform])
+    for bad in (math.nan, 0.0, -0.69, 1.0, math.inf, "x", None, reals(-3.0, -4.0)):
+        with pytest.raises(ArgumentError, match=r"log_tail is .*math\.log\(0\.05\)"):
+            m.tail_interval(bad)
+    median = torch.stack(m.tail_interval(math.log(0.5)))
+    assert_close(median, m.icdf(0.5).expand(2, 1), rtol=1e-7, atol=0)
+    for far in (-1e290, -9.9e306, -1.1e307, -1.7e308):
+        lower, upper = m.tail_interval(far)
+        assert (lower <= upper).all()
+
+
+def test_points_spread_over_a_density_take_one_batch_axis():
+    for m in (mixture_of([Real()]), mixture_of([Integer()], batch=(2, 3))):
+        with pytest.raises(ShapeError, match=r"the mixture has batch shape .*\[n\]"):
+            m.stratified_log_prob(8)
+    for bad in (0, 2.5, "x"):
+        with pytest.raises(ArgumentError, match="n_points is "):
+            mixture_of([Real()], batch=(2,)).stratified_log_prob(bad)
+
+
+@pytest.mark.parametrize("transform", [Interval(0.0, 2.0), Integer(0)])
+def test_affine_images_whose_bounds_no_number_holds(transform):
+    m = mixture_of([transform])
+    for loc in (2.0**60, 1e300):
+        with pytest.raises(ArgumentError, match=r"matrix_or_scale and loc are .*by less"):
+            m.affine(1.0, loc)
 
 
 def test_transforms_are_one_to_each_dimension():

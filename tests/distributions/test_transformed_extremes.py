@@ -13,7 +13,7 @@ from scipy import integrate, special, stats
 from torch.testing import assert_close
 
 from condens import GaussianMixture, TransformedMixture
-from condens.transforms import Integer, Positive, Real
+from condens.transforms import Integer, Interval, Positive, Real
 
 COUNTS = [0.0, 1.0, 1e6, 1e9, 1e12, 1e14, 1e15, 1e16, 1e18, 1e30, 1e300]
 
@@ -151,3 +151,44 @@ def test_crps_of_counts_far_beyond_whole_numbers():
     assert float(counts) == pytest.approx(float(values), rel=1e-14)
     wide = gaussian([Integer(0)], [600.0], [[400.0]]).crps(reals(1.0))
     assert math.isfinite(float(wide))
+
+
+def interval_crps(y, lower, upper, mean, deviation):
+    """Return the integral over x with many digits, outside of the support and the distance."""
+    with mpmath.workdps(30):
+        y, lower, upper = (mpmath.mpf(v) for v in (y, lower, upper))
+        held = min(max(y, lower), upper)
+        if lower < y < upper:
+            at = mpmath.log((y - lower) / (upper - y))
+        else:
+            at = mpmath.mpf(-700 if y <= lower else 700)
+
+        def integral(side, start, end):
+            places = [mean + k * deviation for k in (-12, -8, -4, -2, -1, 0, 1, 2, 4, 8, 12)]
+            places += [-60, -30, -10, -3, 0, 3, 10, 30, 60]
+            places = [start, *sorted(p for p in set(places) if start < p < end), end]
+            return mpmath.quad(
+                lambda x: (
+                    mpmath.ncdf(side * (x - mean) / deviation) ** 2
+                    / (2 + mpmath.exp(x) + mpmath.exp(-x))
+                ),
+                places,
+            )
+
+        inside = integral(1, -700, at) + integral(-1, at, 700)
+        return float((upper - lower) * inside + abs(y - held))
+
+
+@pytest.mark.parametrize("side", [-1, 1])
+@pytest.mark.parametrize(("lower", "upper"), [(-1.0, 3.0), (1e6, 1e6 + 1)])
+@pytest.mark.parametrize(
+    ("mean", "deviation", "x"),
+    [(19.2, 5e-4, 19.3), (19.2, 7.0, 12.0), (0.5, 3.0, 2.0), (0.2, 80.0, -9.0), (30.0, 1.0, 900.0)],
+)
+def test_crps_beside_a_bound(mean, deviation, x, side, lower, upper):
+    """The numbers beside a bound are few; the score is one of the real line."""
+    transform = Interval(lower, upper)
+    y = float(transform.from_real(reals(side * x)))
+    value = gaussian([transform], [side * mean], [[deviation**2]]).crps(reals(y))
+    expected = interval_crps(y, lower, upper, side * mean, deviation)
+    assert_close(float(value), expected, rtol=1e-9, atol=0)

@@ -169,6 +169,19 @@ def test_a_component_without_weight_takes_no_part():
 
 
 @pytest.mark.usefixtures("kernel")
+@pytest.mark.parametrize("bad", [[-math.inf] * 2, [math.inf] * 2, [math.inf, 0.0], [math.nan, 0.0]])
+def test_logits_that_are_no_weights_hide_nowhere(bad):
+    """As in `log_prob`; −inf would say that the target is impossible."""
+    _, means, factors = random_parameters((3,), 2, 2)
+    logits = torch.tensor(bad, dtype=torch.float64).expand(3, 2).clone().requires_grad_()
+    target = torch.tensor([[0.1, 0.2], [math.nan, 0.2], [math.nan] * 2], dtype=torch.float64)
+    value = partial_log_prob(target, logits, means, factors)
+    (gradient,) = torch.autograd.grad(value[:2].sum(), logits)
+    assert value[:2].isnan().all()
+    assert gradient[:2].isnan().all()
+    assert value[2] == 0
+
+
 def test_axes_broadcast_and_batches_may_be_empty():
     logits, means, factors = random_parameters((), 3, 4)
     target = with_gaps(6, 4).view(2, 3, 4)

@@ -44,6 +44,21 @@ def test_logistic(mean, deviation):
     compare(pushforward.logistic_coefficients(m, d), exact, orders)
 
 
+@pytest.mark.parametrize(
+    ("mean", "deviation"),
+    [*PAIRS, (-50.0, 0.5), (-9.0, 1.0), (50.0, 20.0), (3.0, 1e-9), (-1.0, 1e8)],
+)
+def test_softplus_mean(mean, deviation):
+    m, d = (torch.tensor(v, dtype=torch.float64) for v in (mean, deviation))
+    with mpmath.workdps(30):
+        bends = [(x - mean) / deviation for x in (-80, -20, -3, 0, 3, 20, 80)]
+        places = sorted({*range(-12, 13, 2), *(z for z in bends if abs(z) < 12)})
+        exact = mpmath.quad(
+            lambda z: mpmath.npdf(z) * mpmath.log1p(mpmath.exp(mean + deviation * z)), places
+        )
+    assert_close(float(pushforward.softplus_mean(m, d)), float(exact), rtol=1e-11, atol=1e-16)
+
+
 @pytest.mark.parametrize(("mean", "deviation"), [(0.3, 0.2), (-0.5, 0.9), (0.7, 1.5)])
 def test_floor(mean, deviation):
     orders = [1, 2, 3, 8, 20, 60]

@@ -9,7 +9,7 @@ from scipy import stats
 from torch.testing import assert_close
 
 from condens import GaussianMixture, functional
-from condens.errors import ShapeError
+from condens.errors import KindError, ShapeError
 from condens.functional import (
     conditional_cdfs,
     rsample,
@@ -19,6 +19,7 @@ from condens.functional import (
     unwhiten,
     whiten,
 )
+from condens.functional.low_rank import mixture as low_rank
 from condens.functional.mixture import component_covariances, mean
 from condens.functional.sampling import sample_components
 from condens.functional.triangular import pack
@@ -66,6 +67,25 @@ def test_shapes_generator_and_no_gradient():
     assert_close(first, second, rtol=0, atol=0)
     assert sample(*parameters).shape == (4, 2, 5)
     assert sample(*parameters, (0,)).shape == (0, 4, 2, 5)
+
+
+def test_weights_that_are_nan_make_draws_that_are(implementation):
+    logits, means, factors = random_parameters((3,), 2, 2)
+    logits[1, 0] = math.nan
+    loadings = torch.ones(3, 2, 2, 1).double()
+    for draws in (
+        functional.sample(logits, means, factors, (5,)),
+        functional.rsample(logits, means, factors, (5,)),
+        low_rank.sample(logits, means, means, loadings, (5,)),
+    ):
+        assert draws[:, 1].isnan().all()
+        assert draws[:, ::2].isfinite().all()
+
+
+def test_what_is_not_a_generator_is_refused():
+    for function in (functional.sample, functional.rsample):
+        with pytest.raises(KindError, match=r"generator is int.*torch\.Generator"):
+            function(*random_parameters((), 2, 2), (5,), generator=3)
 
 
 def test_a_component_without_weight_is_never_drawn():

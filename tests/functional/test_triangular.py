@@ -7,7 +7,8 @@ import torch
 from helpers.reference import COVARIANCES, random_parameters
 from torch.testing import assert_close
 
-from condens.errors import ShapeError
+from condens import GaussianMixture, functional
+from condens.errors import ArgumentError, KindError, ShapeError
 from condens.functional import log_determinant, pack, packed_size, unpack, unwhiten, whiten
 from condens.functional.triangular import (
     as_full,
@@ -212,3 +213,63 @@ def test_reordering_keeps_what_a_long_column_would_lose():
     (gradient,) = torch.autograd.grad(reorder(factors, order)[:4].sum(), factors)
     # No order of the dimensions changes the determinant, nor how it depends on the factor.
     assert_close(gradient, torch.tensor([1.0] * 4 + [0.0] * 6, dtype=torch.float64))
+
+
+NUMBERS = torch.zeros(4, 3)
+NOT_NUMBERS = {
+    "nothing": None,
+    "a list": [0.0, 0.0, 0.0],
+    "an array": NUMBERS.numpy(),
+    "whole numbers": NUMBERS.long(),
+    "complex numbers": NUMBERS.to(torch.complex64),
+    "a sparse tensor": NUMBERS.to_sparse(),
+    "eight bits": NUMBERS.to(torch.float8_e5m2),
+}
+
+
+@pytest.mark.parametrize("wrong", NOT_NUMBERS)
+def test_what_is_not_a_tensor_of_real_numbers_is_refused(wrong):
+    bad, factors = NOT_NUMBERS[wrong], torch.zeros(4, 3)
+    calls = {
+        "upper": lambda: pack(bad),
+        "factors": lambda: unpack(bad, 2),
+        "difference": lambda: whiten(bad, factors),
+        "latent": lambda: unwhiten(bad, factors),
+    }
+    for name, call in calls.items():
+        with pytest.raises(KindError, match=f"^{name} (is|has the layout)"):
+            call()
+    for call in (log_determinant, functional.bounded_scales):
+        with pytest.raises(KindError, match=r"^factors (is|has the layout)"):
+            call(bad, dimensions=2)
+
+
+def test_eight_bits_are_no_parameters():
+    bits = torch.zeros(1, 1).to(torch.float8_e5m2)
+    with pytest.raises(KindError, match=r"^means is .*eight bits.*means\.float"):
+        GaussianMixture(torch.zeros(1), bits, torch.zeros(1, 1))
+    with pytest.raises(KindError, match=r"^value is .*eight bits"):
+        GaussianMixture(torch.zeros(1), torch.zeros(1, 1), torch.zeros(1, 1)).log_prob(bits)
+
+
+def test_shapes_that_do_not_fit_are_refused():
+    factors = torch.zeros(4, 3)
+    for bad in (torch.zeros(()), torch.zeros(2), torch.zeros(2, 3)):
+        with pytest.raises(ShapeError, match=r"^upper has shape"):
+            pack(bad)
+    for function in (whiten, unwhiten):
+        with pytest.raises(ShapeError, match=r"^(difference|latent) has shape"):
+            function(torch.tensor(0.0), factors)
+        with pytest.raises(ShapeError, match=r"^factors has 3 numbers"):
+            function(torch.zeros(4, 5), factors)
+        with pytest.raises(ShapeError, match="must broadcast"):
+            function(torch.zeros(5, 2), factors)
+        with pytest.raises(KindError, match=r"is torch\.float64.*torch\.float32 was expected"):
+            function(torch.zeros(4, 2).double(), factors)
+        assert function(torch.zeros(7, 1, 2), factors).shape == (7, 4, 2)
+    for size in (0, -1, 1.5, "2", None, True):
+        for function in (unpack, log_determinant, functional.bounded_scales):
+            with pytest.raises(ArgumentError, match=r"^dimensions is"):
+                function(factors, size)
+        with pytest.raises(ArgumentError, match=r"^dimensions is"):
+            packed_size(size)

@@ -1,6 +1,5 @@
 """`Mixture`: the abstract base of all mixtures, with everything they have in common."""
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache, reduce
@@ -44,7 +43,7 @@ from condens.functional import (
 from condens.functional.estimates import Estimate
 from condens.functional.low_rank.algebra import Parameters as LowRankParameters
 from condens.functional.modes import Modes
-from condens.functional.precision import widen
+from condens.functional.precision import widen, working_dtype
 from condens.functional.tracing import anywhere
 from condens.transforms import Real, Transform
 
@@ -52,6 +51,8 @@ Parameters = algebra.Parameters | LowRankParameters
 
 # Draws are clamped to this size, so that sums over any number of them stay finite.
 MAX_DRAW = 1e290
+# Beyond this logarithm of a probability z² has no finite number.
+MIN_LOG_TAIL = -1e307
 
 
 class Mixture(Distribution, ABC):
@@ -570,7 +571,8 @@ class Mixture(Distribution, ABC):
         transform, (logits, means, factors) = self._line("log_tails")
         value = self._event(value)
         below = transform.threshold(value)
-        above = transform.threshold(widen(value) - 1) if transform.discrete else below
+        # {Y ≥ y} leaves out the whole numbers up to ⌈y⌉ − 1.
+        above = transform.threshold(widen(value).ceil() - 1) if transform.discrete else below
         return (
             tails.log_cdf(below, logits, means, factors),
             tails.log_cdf(-above, logits, -means, factors),
@@ -580,11 +582,12 @@ class Mixture(Distribution, ABC):
         """Return the ends beyond which at most exp(log_tail) lies on either side.
 
         In double precision and rounded outwards, so that no value with such tails is left out;
-        the ends of the support for −inf. Shapes: → [..., 1] twice.
+        the ends of the support for −inf. Takes −log 2 at most. Shapes: → [..., 1] twice.
         """
         transform, (logits, means, factors) = self._line("tail_interval")
+        log_tail = checks.check_log_tail("log_tail", log_tail)
         support = transform.from_real(torch.tensor([-torch.inf, torch.inf], dtype=torch.float64))
-        if math.isinf(log_tail):
+        if log_tail < MIN_LOG_TAIL:
             lower, upper = support.to(self.device).expand(*self.batch_shape, 2).split(1, -1)
             return lower, upper
         ends = []
@@ -657,7 +660,8 @@ class Mixture(Distribution, ABC):
     ) -> Estimate:
         """Estimate the differential entropy −E[log p(X)].
 
-        Exact for a single Gaussian, and differentiable unless targets are constrained.
+        Exact for a single Gaussian, also through transforms, and differentiable; of whole
+        numbers it is neither.
         """
         return self._entropy(self._n_samples(n_samples, generator), generator)
 
@@ -676,7 +680,8 @@ class Mixture(Distribution, ABC):
     ) -> Estimate:
         """Estimate KL(self ‖ other) = E[log p(X) − log q(X)].
 
-        `other` is a mixture, or anything with a log_prob over the same dimensions. Exact between
+        `other` is a mixture, or any distribution over the same dimensions; infinite where it
+        excludes a draw, and between probabilities of whole numbers and densities. Exact between
         single Gaussians, and between these seen through equal transforms. Differentiable for a
         `GaussianMixture`, or one with equal transforms on either side.
         """
@@ -687,7 +692,10 @@ class Mixture(Distribution, ABC):
             return Estimate(exact, torch.zeros_like(exact))
         count = self._n_samples(n_samples, generator)
         wide = self.expand(torch.broadcast_shapes(self.batch_shape, other.batch_shape))
-        return wide._kl_divergence(other, count, generator)
+        if self._is_apart(other):
+            zero = torch.zeros(wide.batch_shape, dtype=self.dtype, device=self.device)
+            return Estimate(zero + torch.inf, zero)
+        return wide._kl_divergence(other, count, generator).to(self.dtype)
 
     @checks.within_memory
     def hpd_threshold(
@@ -744,6 +752,14 @@ class Mixture(Distribution, ABC):
         whole numbers it is the density in their cells, which costs much less than their
         probability.
         """
+        n_points = checks.check_count("n_points", n_points)
+        if len(self.batch_shape) != 1:
+            raise ShapeError(
+                "the mixture",
+                got=f"has batch shape {list(self.batch_shape)}",
+                expected="stratified_log_prob takes [n]",
+                fix="Flatten the batch, or expand to (1,).",
+            )
         uniform, noise = _hypercube(n_points, self._latent_dimensions)
         cumulative = torch.softmax(widen(self.logits), -1).cumsum(-1)
         chosen = sampling.pick(uniform.to(cumulative).expand(-1, len(cumulative)), cumulative)
@@ -774,24 +790,39 @@ class Mixture(Distribution, ABC):
 
     def _entropy(self, count: int, generator: Generator | None) -> Estimate:
         with torch.no_grad():
-            surprise = -self.log_prob(self.sample((count,), generator=generator))
-        return Estimate(surprise.mean(0), estimates.standard_error(surprise))
+            wide = self._wide()
+            surprise = -wide.log_prob(wide.sample((count,), generator=generator))
+        return Estimate(surprise.mean(0), estimates.standard_error(surprise)).to(self.dtype)
 
     def _exact_kl(self, other: Distribution) -> Tensor | None:  # noqa: ARG002
         """Return KL(self ‖ other), if it has a closed form."""
         return None
 
+    def _is_apart(self, other: Distribution) -> bool:
+        """Tell whether one has probabilities where the other one has densities.
+
+        Any whole number has a probability of zero under a density.
+        """
+        discrete = [transform.discrete for transform in self.transforms]
+        if isinstance(other, Mixture):
+            return discrete != [transform.discrete for transform in other.transforms]
+        support = conversions.support_of(other)
+        return support is not None and any(discrete) != support.is_discrete
+
     def _kl_divergence(
         self, other: Distribution, count: int, generator: Generator | None
     ) -> Estimate:
         with torch.no_grad():
-            draws = self.sample((count,), generator=generator)
-            ratio = self.log_prob(draws) - other.log_prob(draws)
-        value, error = ratio.mean(0), estimates.standard_error(ratio)
-        # One draw that `other` excludes settles it.
-        return Estimate(value, torch.where(value.isposinf(), 0.0, error))
+            wide = self._wide()
+            draws = wide.sample((count,), generator=generator)
+            ratio = wide.log_prob(draws) - conversions.log_prob_at(other, draws)
+        return Estimate(ratio.mean(0), estimates.standard_error(ratio))
 
     # What the methods above share.
+
+    def _wide(self) -> Self:
+        """Return the mixture in its working precision: rounded draws have other densities."""
+        return self.to(working_dtype(self.parameters.means))
 
     @classmethod
     def _event_axes(cls) -> list[int]:

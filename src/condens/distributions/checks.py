@@ -58,6 +58,13 @@ def as_tensor(name: str, value: Any, like: Tensor | None = None) -> Tensor:
             expected="real numbers were expected",
             fix="Pass real and imaginary parts as two dimensions.",
         )
+    if value.is_floating_point() and value.dtype.itemsize < 2:
+        raise KindError(
+            name,
+            got=f"is {value.dtype}",
+            expected="torch does not compute with numbers of eight bits",
+            fix=f"Convert it: {name}.float().",
+        )
     if not value.is_floating_point():
         value = value.to(torch.get_default_dtype() if like is None else like.dtype)
     return value if like is None else _on_device(name, value, like.device)
@@ -365,6 +372,22 @@ def check_coverage(name: str, coverage: float) -> float:
         number = math.nan
     if not 0 < number < 1:
         raise _no_coverage(name, f"is {coverage}", "one number")
+    return number
+
+
+def check_log_tail(name: str, log_tail: float) -> float:
+    """Return the logarithm of a probability of one half at most, as a float."""
+    try:
+        number = float(log_tail)
+    except (TypeError, ValueError, RuntimeError, OverflowError):
+        number = math.nan
+    if not number <= -math.log(2):
+        raise ArgumentError(
+            name,
+            got=f"is {log_tail}",
+            expected="the logarithm of a probability up to one half was expected",
+            fix="For 5 % on either side, pass math.log(0.05).",
+        )
     return number
 
 

@@ -12,6 +12,7 @@ from torch.distributions import (
     MultivariateNormal,
     Normal,
 )
+from torch.distributions.constraints import Constraint
 
 from condens.distributions.checks import as_tensor, check_finite
 from condens.errors import ArgumentError, NotPositiveDefiniteError, ShapeError
@@ -174,3 +175,29 @@ def check_distribution(name: str, other: Any, event: torch.Size) -> None:
             expected=f"this mixture has {list(event)}",
             fix="Take marginal(dims) of one of them.",
         )
+
+
+def log_prob_at(other: Distribution, draws: Tensor) -> Tensor:
+    """Return the log density of any distribution at draws; −inf outside its support.
+
+    Torch's own distributions raise an error there, or return NaN, and check no empty batch.
+    """
+    if not draws.numel():
+        return draws.new_zeros(torch.broadcast_shapes(draws.shape[:-1], other.batch_shape))
+    support = support_of(other)
+    inside = None if support is None else support.check(draws)
+    if inside is None or not anywhere(~inside):
+        return other.log_prob(draws)
+    # In place of those outside any value inside; torch's generator stays its user's.
+    with torch.random.fork_rng(devices=[]):
+        within = other.sample().to(draws)
+    kept = torch.where(inside.unsqueeze(-1), draws, within)
+    return torch.where(inside, other.log_prob(kept), -torch.inf)
+
+
+def support_of(other: Distribution) -> Constraint | None:
+    """Return the support of any distribution, if it says."""
+    try:
+        return other.support
+    except NotImplementedError:
+        return None

@@ -1,6 +1,7 @@
 """`GaussianMixture`: Gaussian mixtures with full or diagonal covariances."""
 
 from collections.abc import Iterable
+from functools import partial
 from typing import Self
 
 import torch
@@ -266,7 +267,7 @@ class GaussianMixture(Mixture):
         return estimates.entropy(*self.parameters, count, generator=generator)
 
     def _exact_kl(self, other: Distribution) -> Tensor | None:
-        gaussian = _as_gaussian(other) if self.n_components == 1 else None
+        gaussian = as_gaussian(other) if self.n_components == 1 else None
         if gaussian is None:
             return None
         return estimates.gaussian_kl(self.means[..., 0, :], self.factors[..., 0, :], *gaussian)
@@ -274,7 +275,8 @@ class GaussianMixture(Mixture):
     def _kl_divergence(
         self, other: Distribution, count: int, generator: Generator | None
     ) -> Estimate:
-        return estimates.kl_divergence(*self.parameters, other.log_prob, count, generator=generator)
+        log_prob = partial(conversions.log_prob_at, other)
+        return estimates.kl_divergence(*self.parameters, log_prob, count, generator=generator)
 
     # What the methods above share.
 
@@ -301,7 +303,7 @@ class GaussianMixture(Mixture):
 
     def _gaussian(self, gaussian: Distribution) -> tuple[Tensor, Tensor]:
         conversions.check_distribution("gaussian", gaussian, self.event_shape)
-        found = _as_gaussian(gaussian)
+        found = as_gaussian(gaussian)
         if found is None:
             raise ArgumentError(
                 "gaussian",
@@ -315,13 +317,13 @@ class GaussianMixture(Mixture):
         return found
 
 
-def _as_gaussian(other: Distribution) -> tuple[Tensor, Tensor] | None:
+def as_gaussian(other: Distribution) -> tuple[Tensor, Tensor] | None:
     """Return mean and dense precision factor, in double precision, of a single Gaussian."""
     if not isinstance(other, Mixture):
         return conversions.precision_factor(other)
     if other.n_components > 1 or not other._is_real:
         return None
-    _, means, factors = widen(*other._gaussians())
+    _, means, factors = other._wide()._gaussians()
     return means[..., 0, :], triangular.unpack(factors[..., 0, :], other.dimensions)
 
 

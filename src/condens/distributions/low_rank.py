@@ -5,12 +5,12 @@ from typing import NoReturn, Self
 
 import torch
 from torch import Generator, Tensor
-from torch.distributions import constraints
+from torch.distributions import Distribution, constraints
 
 from condens.distributions import checks
 from condens.distributions.base import Mixture
 from condens.distributions.checks import Numbers
-from condens.distributions.gaussian import GaussianMixture
+from condens.distributions.gaussian import GaussianMixture, as_gaussian
 from condens.functional import triangular
 from condens.functional.algebra import Parameters as FullParameters
 from condens.functional.estimates import Estimate
@@ -30,7 +30,8 @@ class LowRankMixture(Mixture):
     Each component explains x by r standard normal factors f and independent noise,
     x = μₖ + sₖ·ε + Vₖf, with D(r + 1) numbers for its covariance. Memory and time grow
     with D, so that a thousand dimensions are possible; only `covariance_matrix`,
-    `covariance_matrices`, `precision_factors` and `to_full` make D×D numbers.
+    `covariance_matrices`, `precision_factors`, `to_full` and the exact `kl_divergence` of
+    single Gaussians make D×D numbers.
 
     Args:
         logits: [..., K], unnormalised log weights; −inf is a weight of zero.
@@ -143,6 +144,12 @@ class LowRankMixture(Mixture):
 
     def _entropy(self, count: int, generator: Generator | None) -> Estimate:
         return low_rank.entropy(*self.parameters, count, generator=generator)
+
+    def _exact_kl(self, other: Distribution) -> Tensor | None:
+        if self.n_components > 1 or as_gaussian(other) is None:
+            return None
+        exact = self._wide().to_full()._exact_kl(other)
+        return None if exact is None else exact.to(self.dtype)
 
     @property
     def _latent_dimensions(self) -> int:

@@ -16,7 +16,7 @@ from condens.distributions.checks import Numbers
 from condens.distributions.dimensions import listed
 from condens.distributions.gaussian import GaussianMixture
 from condens.errors import ArgumentError, NoClosedFormError, ShapeError
-from condens.functional import algebra, boxes, mixture, pushforward
+from condens.functional import algebra, boxes, estimates, mixture, pushforward
 from condens.functional import modes as mode_search
 from condens.functional.algebra import Parameters
 from condens.functional.estimates import Estimate
@@ -262,7 +262,15 @@ class TransformedMixture(Mixture):
                 fix=f"Pass a number or [{self.dimensions}], or index the batch.",
             )
         pairs = zip(self.transforms, scale.tolist(), loc.tolist(), strict=True)
-        moved = [transform.affine(*pair) for transform, *pair in pairs]
+        try:
+            moved = [transform.affine(*pair) for transform, *pair in pairs]
+        except ArgumentError as error:
+            raise ArgumentError(
+                "matrix_or_scale and loc",
+                got=f"are {scale.tolist()} and {loc.tolist()}",
+                expected="the bounds that follow must be finite, and have numbers between them",
+                fix="Scale and shift by less.",
+            ) from error
         transforms, scales, locs = zip(*moved, strict=True)
         wide = Parameters(*widen(*self.parameters))
         scale, loc = (wide.means.new_tensor(numbers) for numbers in (scales, locs))
@@ -290,9 +298,14 @@ class TransformedMixture(Mixture):
         return Modes(self._from_real(points), log_density.to(self.dtype))
 
     def _entropy(self, count: int, generator: Generator | None) -> Estimate:
-        if self._is_real:
-            return self.base._entropy(count, generator)
-        return super()._entropy(count, generator)
+        if self._discrete:
+            return super()._entropy(count, generator)
+        # log p(y) = log p(x) + log|dx/dy|, and the second part has a mean of its own.
+        wide = Parameters(*widen(*self.parameters))
+        value, error = estimates.entropy(*wide, count, generator=generator)
+        slopes = self._moments(moments.mean_log_slopes).sum(-1)
+        gained = (torch.softmax(wide.logits, -1) * slopes).sum(-1)
+        return Estimate(value - gained, error).to(self.dtype)
 
     def _exact_kl(self, other: Distribution) -> Tensor | None:
         return self.base._exact_kl(other.base) if self._comparable(other) else None

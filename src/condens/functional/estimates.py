@@ -26,9 +26,15 @@ class Estimate(NamedTuple):
 
 
 def standard_error(values: Tensor) -> Tensor:
-    """Return the standard error of the mean over the first axis. Shapes: [N, ...] → [...]."""
+    """Return the standard error of the mean over the first axis. Shapes: [N, ...] → [...].
+
+    Zero where the mean is infinite: one infinite value settles it.
+    """
     values = values.detach()
-    return length(values - values.mean(0), 0) / math.sqrt(len(values) * (len(values) - 1))
+    mean = values.mean(0)
+    settled = mean.isinf()
+    spread = torch.where(settled, 0.0, values) - torch.where(settled, 0.0, mean)
+    return length(spread, 0) / math.sqrt(len(values) * (len(values) - 1))
 
 
 def length(vectors: Tensor, axis: int = -1) -> Tensor:
@@ -42,8 +48,9 @@ def _stratified(values: Tensor, weights: Tensor) -> Estimate:
     """Combine draws from every component. Shapes: values [N, ..., K], weights [..., K] → [...]."""
     # Draws from a component without weight do not count, even infinite ones.
     values = torch.where(weights > 0, values, 0.0)
-    errors = weights.detach() * standard_error(values)
-    return Estimate((weights * values.mean(0)).sum(-1), errors.norm(dim=-1))
+    total = (weights * values.mean(0)).sum(-1)
+    errors = (weights.detach() * standard_error(values)).norm(dim=-1)
+    return Estimate(total, torch.where(total.detach().isinf(), 0.0, errors))
 
 
 def _per_component(count: int, components: int) -> int:

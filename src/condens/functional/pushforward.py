@@ -91,6 +91,21 @@ def logistic_moments(mean: Tensor, deviation: Tensor) -> tuple[Tensor, Tensor]:
     return torch.where(small, narrow, wide), torch.where(small, narrow_spread, wide_spread)
 
 
+def softplus_mean(mean: Tensor, deviation: Tensor) -> Tensor:
+    """Return E[log(1 + e^X)], by the rules of `logistic_moments`.
+
+    Where σ ≥ 1 from log(1 + e^x) = ∫ s′(l) (x − l)₊ dl.
+    """
+    latent, weights = _latent_grid(mean)
+    places = mean.unsqueeze(-1) + deviation.clamp(max=1.0).unsqueeze(-1) * latent
+    narrow = torch.logaddexp(places, torch.zeros_like(places)) @ weights
+    levels, slopes = _logistic_grid(mean)
+    above = mean.unsqueeze(-1) - levels
+    ratio = (above / deviation.unsqueeze(-1)).clamp(-1e150, 1e150)
+    excess = deviation.unsqueeze(-1) * normal.density(ratio) + above * normal.cdf(ratio)
+    return torch.where(deviation < 1, narrow, excess @ slopes)
+
+
 def logistic_coefficients(mean: Tensor, deviation: Tensor) -> Tensor:
     """Return the Hermite coefficients of the logistic function."""
     latent, weights = _latent_grid(mean)

@@ -12,7 +12,7 @@ from condens.functional.implicit import attach_gradient
 from condens.functional.mixture import broadcast
 from condens.functional.precision import widen
 from condens.functional.shapes import check_mixture
-from condens.functional.tracing import checks_values
+from condens.functional.tracing import anywhere, checks_values
 from condens.functional.triangular import unwhiten
 from condens.kernels import native
 from condens.kernels.checks import check_draws
@@ -93,12 +93,21 @@ def randomness(
     """Return cumulative weights [*b, K], uniform [S, *b] in double, and noise [S, *b, D]."""
     cumulative = torch.softmax(widen(logits.detach()), -1).cumsum(-1).contiguous()
     size = (math.prod(shape), *logits.shape[:-1])
+    if not isinstance(generator, Generator | None):
+        raise KindError(
+            "generator",
+            got=f"is {type(generator).__name__}",
+            expected="a torch.Generator was expected",
+            fix="Pass torch.Generator().manual_seed(0), or None to use torch's own.",
+        )
     # A generator that is None would keep symbolic sizes out of exported graphs.
     options: dict[str, Any] = {} if generator is None else {"generator": generator}
     options["device"] = means.device
     uniform = torch.rand(size, dtype=cumulative.dtype, **options)
     noise = torch.randn((*size, means.shape[-1]), dtype=means.dtype, **options)
-    return cumulative, uniform, noise
+    # No component is drawn by weights that are NaN, and a number would hide it.
+    lost = cumulative[..., -1:].isnan()
+    return cumulative, uniform, noise.masked_fill(lost, torch.nan) if anywhere(lost) else noise
 
 
 def _in_rows(noise: Tensor, uniform: Tensor, *mixture: Tensor) -> tuple[Tensor, ...]:

@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 
 from condens.errors import KindError, ShapeError
-from condens.kernels.checks import check_device, check_strided
+from condens.kernels.checks import check_device, check_kind, check_strided
 from condens.kernels.packing import is_diagonal
+from condens.scalars import as_whole
 
 # Axes of one mixture; those in front are the batch's and broadcast.
 AXES: Mapping[str, str] = {
@@ -20,6 +21,11 @@ AXES: Mapping[str, str] = {
     "means": "K, D",
     "factors": "K, T",
 }
+
+# Axes of the factor of one Gaussian, and of what it acts on.
+FACTOR_AXES: Mapping[str, str] = {"upper": "D, D", "difference": "D", "latent": "D", "factors": "T"}
+# The squares of more are no sizes.
+MAX_DIMENSIONS = 2**31
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -44,20 +50,70 @@ def checked(function: Callable[P, R], *, dimensions: int | None = None) -> Calla
     return wrapper
 
 
+def checked_factors(function: Callable[P, R]) -> Callable[P, R]:
+    """Return a function of packed factors, or of what they act on, that refuses what does not fit.
+
+    The factors of one Gaussian are [T], and K is an axis like those of the batch.
+    """
+    names = tuple(inspect.signature(function).parameters)
+
+    @wraps(function)
+    def wrapper(*args: P.args, **options: P.kwargs) -> R:
+        given: dict[str, Any] = {**dict(zip(names, args, strict=False)), **options}
+        if given.keys() >= set(names[:2]):  # else the call itself names what it lacks
+            _check_factors({name: given[name] for name in names if name in given})
+        return function(*args, **options)
+
+    return wrapper
+
+
+def _check_factors(given: Mapping[str, Any]) -> None:
+    tensors = {name: given[name] for name in FACTOR_AXES if name in given}
+    for name, tensor in tensors.items():
+        _check_real(name, tensor)
+        check_axes(name, tensor, FACTOR_AXES[name])
+    if "upper" in tensors and tensors["upper"].shape[-1] != tensors["upper"].shape[-2]:
+        raise ShapeError(
+            "upper",
+            got=f"has shape {list(tensors['upper'].shape)}",
+            expected="[..., D, D] was expected",
+            fix="Pass square matrices.",
+        )
+    dimensions = [tensor.shape[-1] for name, tensor in tensors.items() if name != "factors"]
+    if "dimensions" in given:
+        size = given["dimensions"]
+        # Sizes in a graph may be symbols, which are no whole numbers yet.
+        if not isinstance(size, torch.SymInt):
+            size = as_whole("dimensions", size, 1, MAX_DIMENSIONS, fix="Pass D.")
+        dimensions = [size]
+    if "factors" not in tensors:
+        return
+    is_diagonal(tensors["factors"], dimensions[0])
+    for name, tensor in tensors.items():
+        check_kind(name, tensor, tensors["factors"])
+    check_batch(tensors, {name: FACTOR_AXES[name] for name in tensors})
+
+
+def _check_real(name: str, tensor: Any) -> None:
+    """Refuse all but dense tensors of real numbers."""
+    check_strided(name, tensor)
+    # torch stores numbers of eight bits, and does not compute with them.
+    if not tensor.is_floating_point() or tensor.dtype.itemsize < 2:
+        raise KindError(
+            name,
+            got=f"is {tensor.dtype}",
+            expected="real numbers were expected",
+            fix=f"Convert it: {name}.float().",
+        )
+
+
 def check_mixture(tensors: Mapping[str, Tensor], dimensions: int | None = None) -> torch.Size:
     """Return the batch shape of a mixture's tensors, or raise a named error.
 
     They are means and factors, and any others of `AXES`.
     """
     for name, tensor in tensors.items():
-        check_strided(name, tensor)
-        if not tensor.is_floating_point():
-            raise KindError(
-                name,
-                got=f"is {tensor.dtype}",
-                expected="real numbers were expected",
-                fix=f"Convert it: {name}.float().",
-            )
+        _check_real(name, tensor)
     means, axes = tensors["means"], {name: AXES[name] for name in tensors}
     for name, tensor in tensors.items():
         check_device(name, tensor, means)

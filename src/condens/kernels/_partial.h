@@ -174,9 +174,10 @@ static void partial_row(const partial_rows *p, const partial_room *m, double *jo
     }
     const double weight = p->weights ? p->weights[row] : 1;
     const int counts = observed && weight != 0; /* else it takes no part, even if it is infinite */
-    /* A target that no component can hold has no gradient either. */
-    const int known = counts && total != 0;
-    const double density = total == 0 ? -INFINITY : log(total) + top - log(all) - highest;
+    /* Logits that are no weights, such as +inf or nothing but -inf, make everything NaN. A target
+     * that no component can hold has no gradient either. */
+    const int held = total != 0 || isnan(all), known = counts && held;
+    const double density = held ? log(total) + top - log(all) - highest : -INFINITY;
     p->value[row] = counts ? weight * density : 0;
     if (!to_means)
         return;

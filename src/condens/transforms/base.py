@@ -68,6 +68,10 @@ class Transform(ABC):
         """Return {a: c, …} with dx/dz = Σ exp(a x + c), z as in `log_slope_at`."""
 
     @abstractmethod
+    def mean_log_slope(self, mean: Tensor, deviation: Tensor) -> Tensor:
+        """Return E[log|dx/dz|] where X ~ N(mean, deviation²), z as in `log_slope_at`."""
+
+    @abstractmethod
     def affine(self, scale: float, loc: float) -> tuple["Transform", float, float]:
         """Return the transform of scale·y + loc, and scale and loc of its x in terms of x."""
 

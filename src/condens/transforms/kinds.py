@@ -44,6 +44,10 @@ class Real(Transform):
         """Return those of 1."""
         return {0: 0.0}
 
+    def mean_log_slope(self, mean: Tensor, deviation: Tensor) -> Tensor:  # noqa: ARG002
+        """Return 0."""
+        return torch.zeros_like(mean)
+
     def affine(self, scale: float, loc: float) -> tuple[Transform, float, float]:
         """Return what was asked of y."""
         return self, scale, loc
@@ -106,6 +110,10 @@ class Positive(Transform):
     def slope_terms(self) -> dict[int, float]:
         """Return those of e^−x."""
         return {-1: 0.0}
+
+    def mean_log_slope(self, mean: Tensor, deviation: Tensor) -> Tensor:  # noqa: ARG002
+        """Return −μ."""
+        return -mean
 
     def affine(self, scale: float, loc: float) -> tuple[Transform, float, float]:
         """Move the bound: log(scale (y − lower)) = x + log scale."""
@@ -196,22 +204,21 @@ class Interval(Transform):
         unit = -math.log(self._width)
         return {0: math.log(2) + unit, 1: unit, -1: unit}
 
+    def mean_log_slope(self, mean: Tensor, deviation: Tensor) -> Tensor:
+        """Return E[log(1 + e^X) + log(1 + e^−X)] − log(upper − lower)."""
+        above, below = (pushforward.softplus_mean(side * mean, deviation) for side in (1, -1))
+        return above + below - math.log(self._width)
+
     def affine(self, scale: float, loc: float) -> tuple[Transform, float, float]:
         """Move the bounds; a negative scale swaps them, and mirrors x."""
         lower, upper = sorted(scale * bound + loc for bound in (self.lower, self.upper))
         return Interval(lower, upper), math.copysign(1.0, scale), 0.0
 
     def crps(self, y: Tensor, logits: Tensor, means: Tensor, factors: Tensor) -> Tensor:
-        """Return the integral, by adaptive quadrature."""
-        return adaptive.crps(
-            y,
-            logits,
-            means,
-            factors,
-            from_real=self.from_real,
-            to_real=self.threshold,
-            whole=False,
-        )
+        """Return the integral, by adaptive quadrature; outside, and the distance to the bound."""
+        inside = adaptive.logistic_crps(self.threshold(y), logits, means, factors)
+        y = widen(y).squeeze(-1)
+        return self._width * inside + (self.lower - y).relu() + (y - self.upper).relu()
 
     def mean(self, mean: Tensor, deviation: Tensor) -> Tensor:
         """Return lower + (upper − lower) E[s(X)] for the logistic function s."""
@@ -308,6 +315,10 @@ class Integer(Transform):
         """Return those of dx/dz: 1, or e^−x where there is a bound."""
         return {0 if self.lower is None else -1: 0.0}
 
+    def mean_log_slope(self, mean: Tensor, deviation: Tensor) -> Tensor:  # noqa: ARG002
+        """Return 0, or −μ where there is a bound."""
+        return torch.zeros_like(mean) if self.lower is None else -mean
+
     def affine(self, scale: float, loc: float) -> tuple[Transform, float, float]:
         """Shift by whole numbers."""
         if scale != 1 or not loc.is_integer():
@@ -323,14 +334,8 @@ class Integer(Transform):
 
         Where every component is wider than a million of them, that of z at y + ½.
         """
-        found = adaptive.crps(
-            y,
-            logits,
-            means,
-            factors,
-            from_real=self.from_real,
-            to_real=self._above,
-            whole=True,
+        found = adaptive.whole_crps(
+            y, logits, means, factors, from_real=self.from_real, to_real=self._above
         )
         log_deviations = -widen(factors.squeeze(-1))
         if self.lower is None:

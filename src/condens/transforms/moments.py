@@ -31,6 +31,12 @@ def transformed_variances(
     )
 
 
+def mean_log_slopes(transforms: Sequence[Transform], means: Tensor, variances: Tensor) -> Tensor:
+    """Return E[log|dxⱼ/dyⱼ|] of every component [..., K, D], given variances [..., K, D]."""
+    columns = _columns(transforms, means, variances)
+    return torch.stack([c.transform.mean_log_slope(c.mean, c.deviation) for c in columns], -1)
+
+
 def transformed_overflows(
     transforms: Sequence[Transform], means: Tensor, variances: Tensor
 ) -> Tensor:

@@ -1,14 +1,15 @@
 """CRPS of bounded and whole-numbered targets, by adaptive quadrature and summation.
 
-CRPS = ∫ (F(t) − 1(y ≤ t))² dt, and for whole numbers Σₜ (F(t) − 1(y ≤ t))². Both are computed
+CRPS = ∫ (F(t) − 1(y ≤ t))² dt, and for whole numbers Σₜ (F(t) − 1(y ≤ t))². The integral is taken
+over the real line, t = t(x) with dt = t′(x) dx: near a bound t has few digits. Both are computed
 piece by piece with Gauss rules of 8 and 16 points, and pieces are halved until these agree. The
 rule for a sum over N whole numbers has the nodes of the discrete Chebyshev polynomials; it is the
 sum itself where N ≤ 8, and tends to the rule of Gauss and Legendre as N grows.
 """
 
 import math
-from collections.abc import Callable
-from functools import cache
+from collections.abc import Callable, Sequence
+from functools import cache, partial
 
 import torch
 from torch import Tensor
@@ -18,6 +19,8 @@ from condens.functional.precision import widen
 
 # Ends of the first pieces, in deviations from each mean: within a piece no part of F is narrow.
 _ENDS = (0.0, 2.0, 5.0, 10.0, 20.0, 38.0)
+# Beyond this x the logistic function is as good as 0 or 1.
+_REACH = 745.0
 # How far the two rules may differ on a piece, relative to the score.
 _TOLERANCE = 1e-11
 # Pieces of a piece: double precision has no more halves.
@@ -27,8 +30,35 @@ _ROWS_PER_BLOCK = 256
 _FEW, _DEGREE = 64, 10
 
 
-@torch.no_grad()
-def crps(
+def logistic_crps(target: Tensor, logits: Tensor, means: Tensor, factors: Tensor) -> Tensor:
+    """Return the CRPS of s(X), s the logistic function, for a one-dimensional mixture of X.
+
+    The target is given as its x, and ±inf where it is at an end of the support, or beyond.
+    Shapes: target [..., 1] → [...], in double precision.
+    """
+
+    def within_reach(x: Tensor) -> Tensor:
+        return x.clamp(-_REACH, _REACH)
+
+    # s′ has the width one, whatever those of the components are.
+    ends = [side * end for end in (*_ENDS, _REACH) for side in (-1, 1)]
+    return _in_blocks(
+        within_reach(widen(target)),
+        logits,
+        means,
+        factors,
+        partial(
+            _crps,
+            from_real=within_reach,
+            to_real=lambda x: x,
+            more_ends=ends,
+            rate=lambda x: torch.sigmoid(x) * torch.sigmoid(-x),
+            whole=False,
+        ),
+    )
+
+
+def whole_crps(
     target: Tensor,
     logits: Tensor,
     means: Tensor,
@@ -36,13 +66,23 @@ def crps(
     *,
     from_real: Callable[[Tensor], Tensor],
     to_real: Callable[[Tensor], Tensor],
-    whole: bool,
 ) -> Tensor:
-    """Return the CRPS of Y = from_real(X) for a one-dimensional mixture of X.
+    """Return the CRPS of the whole number Y = from_real(X) for a one-dimensional mixture of X.
 
-    With `whole`, Y is a whole number, and `to_real` continues the x with {Y ≤ t} = {X ≤ x}
-    smoothly between them. Shapes: target [..., 1] → [...], in double precision.
+    `to_real` continues the x with {Y ≤ t} = {X ≤ x} smoothly between whole numbers.
+    Shapes: target [..., 1] → [...], in double precision.
     """
+    score = partial(
+        _crps, from_real=from_real, to_real=to_real, more_ends=(), rate=torch.ones_like, whole=True
+    )
+    return _in_blocks(target, logits, means, factors, score)
+
+
+@torch.no_grad()
+def _in_blocks(
+    target: Tensor, logits: Tensor, means: Tensor, factors: Tensor, score: Callable[..., Tensor]
+) -> Tensor:
+    """Return the scores [...], some rows at a time."""
     target, logits, means, factors = widen(target, logits, means, factors)
     shape = torch.broadcast_shapes(target.shape[:-1], logits.shape[:-1])
     parts = (target, torch.softmax(logits, -1), means.squeeze(-1), factors.squeeze(-1).neg().exp())
@@ -52,7 +92,7 @@ def crps(
     found = [target.new_zeros(0)]
     for rows in torch.arange(len(target), device=target.device).split(_ROWS_PER_BLOCK):
         block = target[rows], weights[rows], centres[rows], deviations[rows]
-        found.append(_crps(*block, from_real, to_real, whole=whole))
+        found.append(score(*block))
     return torch.cat(found).reshape(shape)
 
 
@@ -61,18 +101,21 @@ def _crps(
     weights: Tensor,
     means: Tensor,
     deviations: Tensor,
+    *,
     from_real: Callable[[Tensor], Tensor],
     to_real: Callable[[Tensor], Tensor],
-    *,
+    more_ends: Sequence[float],
+    rate: Callable[[Tensor], Tensor],
     whole: bool,
 ) -> Tensor:
-    """Return the scores [N] of mixtures [N, K] at targets [N, 1]."""
+    """Return the scores [N] of mixtures [N, K] at targets [N, 1]; t counts at a rate."""
     places = means.new_tensor([side * end for end in _ENDS for side in (-1, 1)])
     largest = 0.25 * torch.finfo(means.dtype).max
     ends = from_real(means.unsqueeze(-1) + places * deviations.unsqueeze(-1)).flatten(1)
     ends = ends.clamp(-largest, largest)
     last = target.floor() + 1 if whole else target
-    ends = torch.cat([ends, target.floor() if whole else target, last], -1).sort(-1).values
+    fixed = ends.new_tensor(more_ends).expand(len(ends), -1)
+    ends = torch.cat([ends, fixed, target.floor() if whole else target, last], -1).sort(-1).values
     row = torch.arange(len(ends), device=ends.device).repeat_interleave(ends.shape[1] - 1)
     start, size = ends[:, :-1].flatten(), ends.diff(dim=-1).flatten()
 
@@ -81,7 +124,7 @@ def _crps(
         below, above = ((weights[row, None] * normal.cdf(s * latent)).sum(-1) for s in (1, -1))
         # The part of a cell that lies below the target.
         part = (target[row] - t).clamp(0, 1) if whole else (t < target[row]).to(t)
-        return part * below.square() + (1 - part) * above.square()
+        return rate(t) * (part * below.square() + (1 - part) * above.square())
 
     total = torch.zeros_like(ends[:, 0])
     for _ in range(_MAX_HALVINGS):
