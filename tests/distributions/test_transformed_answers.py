@@ -411,6 +411,9 @@ def test_peaks_and_condition_numbers(dimensions):
             assert m.largest_condition_number(1) == pytest.approx(one, rel=1e-6)
         else:
             assert m.largest_condition_number(1) >= largest * (1 - 1e-9)
+        assert m[:0].largest_condition_number(1) == 1.0
+        with pytest.raises(ArgumentError, match="max_multiplications"):
+            m.largest_condition_number("many")
 
 
 @pytest.mark.parametrize("transform", [Real(), Positive(), Interval(0.0, 1.0), Integer(0)])

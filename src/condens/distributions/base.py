@@ -45,6 +45,7 @@ from condens.functional.low_rank.algebra import Parameters as LowRankParameters
 from condens.functional.modes import Modes
 from condens.functional.precision import widen, working_dtype
 from condens.functional.tracing import anywhere
+from condens.scalars import as_whole
 from condens.transforms import Real, Transform
 
 Parameters = algebra.Parameters | LowRankParameters
@@ -203,15 +204,19 @@ class Mixture(Distribution, ABC):
         return self._full("peak_log_prob()").peak_log_prob()
 
     def largest_condition_number(self, max_multiplications: int) -> float:
-        """Return the largest condition number of the covariances of a batch.
+        """Return the largest condition number of the covariances of a batch; 1 of an empty one.
 
         Args:
             max_multiplications: how many to spend; the first members of the batch are looked at
                 for as long as they last, one at least. With low rank all are, at an upper bound.
         """
-        return self._full("largest_condition_number(…)").largest_condition_number(
-            max_multiplications
-        )
+        fix = "Pass 10**7, for instance."
+        count = as_whole("max_multiplications", max_multiplications, 1, fix=fix)
+        return self._condition_number(count) if self.batch_shape.numel() else 1.0
+
+    def _condition_number(self, max_multiplications: int) -> float:
+        """Return the largest condition number of a batch that is not empty."""
+        return self._full("largest_condition_number(…)")._condition_number(max_multiplications)
 
     # The batch.
 

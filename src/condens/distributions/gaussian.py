@@ -191,7 +191,7 @@ class GaussianMixture(Mixture):
         log_root = triangular.log_determinant(widen(self.factors), self.dimensions)
         return log_root - 0.5 * self.dimensions * LOG_2PI
 
-    def largest_condition_number(self, max_multiplications: int) -> float:
+    def _condition_number(self, max_multiplications: int) -> float:
         if triangular.is_diagonal(self.factors, self.dimensions):
             logs = widen(self.factors)
             return float((2 * (logs.amax(-1) - logs.amin(-1))).amax().exp())

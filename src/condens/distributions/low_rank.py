@@ -129,7 +129,7 @@ class LowRankMixture(Mixture):
         rest = widen(self.log_scales, self.loadings)
         return low_rank.component_log_prob(centre[..., 0, :], centre, *rest)
 
-    def largest_condition_number(self, max_multiplications: int) -> float:  # noqa: ARG002
+    def _condition_number(self, max_multiplications: int) -> float:  # noqa: ARG002
         logs, loadings = 2 * widen(self.log_scales), widen(self.loadings)
         largest = logs.amax(-1).exp() + loadings.square().sum((-1, -2))
         return float((largest / logs.amin(-1).exp()).amax())
