@@ -16,7 +16,6 @@ from sklearn.metrics import r2_score
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Generator, nn
 
-from condens import persistence
 from condens.data import Rows, TableEncoder, TableLike
 from condens.distributions import Mixture, checks
 from condens.errors import (
@@ -41,7 +40,7 @@ from condens.estimator.inputs import Division, Inputs, caller_level, divide, rea
 from condens.estimator.predictions import Array, Predictions, draw_seed
 from condens.evaluation.conformal import Calibration, Region
 from condens.nn import DensityNetwork
-from condens.persistence.container import naming
+from condens.persistence.container import naming, read, write
 from condens.persistence.header import short
 from condens.scalars import as_whole
 from condens.training import Epoch, History, Settings, default_components, default_settings, train
@@ -421,7 +420,7 @@ class MDNRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
             getattr(self, "calibration_", None),
         )
         document, tensors = to_dict(self.get_params(deep=False), fitted)
-        persistence.write(path, {"kind": "regressor", **document}, tensors)
+        write(path, {"kind": "regressor", **document}, tensors)
 
     @classmethod
     def load(
@@ -434,7 +433,7 @@ class MDNRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
 
         A file holds no code: if the model was fitted with a `backbone`, pass that function.
         """
-        document, tensors = persistence.read(path)
+        document, tensors = read(path)
         with naming(path):
             kind = document.pop("kind", None)
             if kind != "regressor":
