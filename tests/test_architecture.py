@@ -118,7 +118,7 @@ def test_imports_go_downwards(path):
 def test_no_module_asks_the_package_for_a_name(path):
     """It would wait for the lock of lazy names, whose holder may wait for this module."""
     if path != SOURCE / "__init__.py":
-        nodes = [node for node in ast.walk(ast.parse(path.read_text()))]
+        nodes = list(ast.walk(ast.parse(path.read_text())))
         asked = [node.lineno for node in nodes if getattr(node, "module", None) == "condens"]
         assert not asked, f"{short(path)}:{asked[0]}: from condens import …"
 

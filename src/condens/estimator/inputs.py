@@ -13,6 +13,7 @@ from sklearn.model_selection import GroupShuffleSplit
 from torch import Tensor
 
 from condens.data import Rows, Table, TableEncoder, TableLike, TargetColumns
+from condens.data.arrays import dense
 from condens.data.table import in_order
 from condens.errors import ArgumentError, ShapeError, TargetTransformWarning, TargetWarning
 from condens.estimator.construction import Splitter, choose_transforms, requested_transforms
@@ -171,11 +172,16 @@ def caller_level() -> int:
 
 def read_groups(groups: ArrayLike, n_rows: int) -> Groups:
     """Return the group of each row [n]."""
-    array: Groups = np.asarray(groups)
+    given = dense(groups, "groups").cpu() if isinstance(groups, Tensor) else groups
+    try:
+        array: Groups = np.asarray(given)
+        shape = f"shape {list(array.shape)}"
+    except ValueError:
+        array, shape = np.empty(0), "entries of different lengths"
     if array.shape != (n_rows,):
         raise ShapeError(
             "groups",
-            got=f"has shape {list(array.shape)}",
+            got=f"has {shape}",
             expected=f"there are {n_rows} rows",
             fix="Pass one group a row.",
         )
@@ -200,22 +206,48 @@ def divide(
     validation_fraction: float,
     validation: Rows | None,
     seed: int,
+    again: bool = False,
 ) -> Division:
     """Hold out rows for calibration, then for validation.
 
-    Without splitter and groups the training loop takes validation rows itself, at random.
+    Without splitter and groups the training loop takes validation rows itself, at random. Where
+    the same rows are to be held out `again` in a later fit, a splitter must not draw others.
     """
     random = splitter is None and groups is None
     # A splitter sees all rows, as the user counts them.
     rows, calibration, count = given.observed("y") if random else given, None, len(given)
+    validates = validation is None and validation_fraction > 0
+    if again and splitter is not None and (calibration_fraction or validates):
+        _check_repeats(rows, groups, splitter)
     if calibration_fraction:
         rows, groups, calibration = _hold_out(rows, groups, splitter, calibration_fraction, seed)
         count -= len(calibration)
-    if validation is None and validation_fraction and not random:
+    if validates and not random:
         rows, groups, validation = _hold_out(rows, groups, splitter, validation_fraction, seed)
         count -= len(validation)
     rows = rows.observed("y")
     return Division(rows, validation, calibration, count - len(rows))
+
+
+def _last_split(rows: Rows, groups: Groups | None, splitter: Any) -> list[NDArray[np.int64]]:
+    """Return the numbers of the training rows and of the test rows."""
+    *_, (stay, held) = splitter.split(rows.condition.numpy(), rows.target.numpy(), groups)
+    return [np.asarray(part, dtype=np.int64) for part in (stay, held)]
+
+
+def _check_repeats(rows: Rows, groups: Groups | None, splitter: Any) -> None:
+    """Refuse a splitter that draws other rows in every fit."""
+    try:
+        one, other = (_last_split(rows, groups, splitter) for _ in range(2))
+    except Exception:  # code of others, and told of where rows are held out
+        return
+    if not all(map(np.array_equal, one, other)):
+        raise ArgumentError(
+            "splitter",
+            got="holds out other rows every time",
+            expected="a fit that goes on, by directory or warm_start, needs the same ones again",
+            fix="Give the splitter a number as its random_state, such as random_state=0.",
+        )
 
 
 def _hold_out(
@@ -233,8 +265,7 @@ def _hold_out(
     if splitter is None:
         splitter = GroupShuffleSplit(1, test_size=fraction, random_state=seed)
     try:
-        *_, last = splitter.split(rows.condition.numpy(), rows.target.numpy(), groups)
-        stay, held = (np.asarray(part, dtype=np.int64) for part in last)
+        stay, held = _last_split(rows, groups, splitter)
         counts = np.bincount(np.concatenate([stay, held]), minlength=len(rows))
     except Exception as error:  # code of others
         raise ArgumentError(

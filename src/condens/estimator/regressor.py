@@ -17,6 +17,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Generator, nn
 
 from condens.data import Rows, TableEncoder, TableLike
+from condens.data.frames import is_frame
 from condens.distributions import Mixture, checks
 from condens.errors import (
     ArgumentError,
@@ -220,7 +221,8 @@ class MDNRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
 
         Ctrl-C ends the fit after the batch by `KeyboardInterrupt`, so that searches and loops
         around it end too. The model keeps the best weights so far, ready to predict; before the
-        end of the first epoch it is left as it was.
+        end of the first epoch it is left as it was. Warnings about the fit come last: where they
+        are errors, the model is fitted all the same.
         """
         parameters = check_parameters(self.get_params(deep=False))
         keep = parameters["warm_start"] and self.__sklearn_is_fitted__()
@@ -513,7 +515,8 @@ class MDNRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     def _check_columns(self, X: TableLike) -> None:  # noqa: N803
         """Refuse, in scikit-learn's words, other columns than those fitted; X is not read."""
         check_is_fitted(self)
-        if getattr(X, "ndim", 2) != 2:
+        # A lazy frame, which scikit-learn would call empty, is refused where it is read.
+        if getattr(X, "ndim", 2) != 2 or (is_frame(X) and not hasattr(X, "__len__")):
             return
         try:
             validate_data(self, X, reset=False, skip_check_array=True)
@@ -597,6 +600,7 @@ class MDNRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
             validation_fraction=combine_settings(parameters, Settings()).validation_fraction,
             validation=None if validation_data is None else inputs.validation(validation_data),
             seed=seed,
+            again=parameters["warm_start"] or parameters["directory"] is not None,
         )
         settings = combine_settings(parameters, default_settings(len(division.rows)))
         settings = replace(settings, seed=seed, start="keep" if keep else settings.start)
@@ -612,16 +616,19 @@ class MDNRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
                 f"fit was interrupted {how_far(history)}. The model is as it was."
             )
         history.rows_left_out = division.rows_left_out
-        # Some data need one component only, which is no news if nobody chose their number.
-        history.warn(
-            stacklevel=caller_level(),
-            ignore=(UnusedComponentsWarning,) if self.n_components is None else (),
-        )
         # In double precision a row has the same density in every batch.
         self._set(Fitted(inputs, network.cpu().double().eval(), history, seed))
         if interrupted.is_set():
             raise KeyboardInterrupt(f"fit was interrupted {how_far(history)}. The model has them.")
-        return self if division.calibration is None else self._calibrate(division.calibration)
+        if division.calibration is not None:
+            self._calibrate(division.calibration)
+        # Last: where warnings are errors, the fit is not lost. Some data need one component only,
+        # which is no news if nobody chose their number.
+        history.warn(
+            stacklevel=caller_level(),
+            ignore=(UnusedComponentsWarning,) if self.n_components is None else (),
+        )
+        return self
 
     def _train(
         self,
