@@ -170,6 +170,22 @@ def test_backbones_are_asked_for_by_name(models, tmp_path):
         MDNRegressor.load(path, backbone=Bent)
 
 
+def test_parameters_that_were_set_since_the_fit(tmp_path):
+    """A file that is written can be read, whatever the parameters are by then."""
+    model = regressor(backbone=Bent).fit(X, Y)
+    expected = model.predict(X)
+    model.set_params(backbone=None, width=9, covariance="tied", target_transform="positive")
+    model.save(tmp_path / "m")
+    loaded = MDNRegressor.load(tmp_path / "m", backbone=Bent)
+    assert_array_equal(loaded.predict(X), expected)
+    assert loaded.backbone is Bent
+    assert loaded.width == 9
+    before = (tmp_path / "m").read_bytes()
+    with pytest.raises(ArgumentError, match=r"^settings is a dict.*Settings\(epochs=3\)"):
+        model.set_params(settings={"epochs": 3}).save(tmp_path / "m")
+    assert (tmp_path / "m").read_bytes() == before
+
+
 def test_a_known_backbone_may_be_left_out_until_a_fit(models, tmp_path):
     model, path = models("known backbone"), tmp_path / "m"
     model.save(path)

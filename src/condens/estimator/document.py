@@ -82,7 +82,7 @@ def to_dict(parameters: Mapping[str, Any], fitted: Fitted) -> tuple[Document, di
         "network": network_to_dict(network),
         "parameters": {name: _plain(parameters[name]) for name in PLAIN_PARAMETERS},
         "seed": fitted.seed,
-        "settings": None if settings is None else settings.to_dict(),
+        "settings": None if settings is None else Settings.given(settings).to_dict(),
     }
     tensors = network.state_dict(prefix="network.")
     if fitted.calibration is not None:
@@ -134,14 +134,16 @@ def _made(
 ) -> nn.Module | None:
     """Return the module that a user's function makes, or None if the file describes it."""
     check_parameter("backbone", backbone)
-    if not has_backbone:
+    custom = canonical({"kind": "custom"}) in canonical(architecture)
+    # The parameter may have been set to None since the fit.
+    if not has_backbone and not custom:
         raise ArgumentError(
             "backbone",
             got="was given",
             expected="the model was fitted without one",
             fix="Leave it out.",
         )
-    if canonical({"kind": "custom"}) not in canonical(architecture):
+    if not custom:
         return None
     try:
         return backbone(encoder.columns)
