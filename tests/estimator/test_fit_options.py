@@ -184,6 +184,31 @@ def test_a_fit_that_goes_on_needs_the_same_rows_again(goes_on, calibration_fract
     assert fits == ([45, 45] if calibration_fraction else [60, 60])
 
 
+def test_a_calibration_counts_groups():
+    y = Y.copy()
+    y[GROUPS == "house 3"] = np.nan
+    y[::7, 1] = np.nan
+    model = regressor(calibration_fraction=0.5).fit(X, y, groups=GROUPS)
+    kept = [round(weights.sum().item(), 9) for weights in model.calibration_.weights]
+    assert kept[0] == kept[1] == kept[2] in (11, 12)
+    with pytest.raises(ArgumentError, match=r"0.95, with 1[12] groups to calibrate on.*least 19"):
+        model.predict_region(X, 0.95)
+    rows = regressor().fit(X, Y).calibrate(X, Y)
+    assert rows.calibration_.weights is None
+    rows.predict_region(X, 0.98)
+    mixed = np.where(np.arange(240) < 10, None, GROUPS)  # of several kinds
+    for groups in (GROUPS, mixed, pd.Series(GROUPS)):
+        rows.calibrate(X, Y, groups=groups)
+        assert_allclose(rows.calibration_.weights[0].numpy(), 0.1)
+    with pytest.raises(ShapeError, match=r"^groups has shape \[3\], but there are 240 rows"):
+        rows.calibrate(X, Y, groups=GROUPS[:3])
+    again = regressor().fit(X, Y).calibrate(X, Y, groups=GROUPS)
+    assert_array_equal(
+        again.predict_interval(X, 0.9, calibrated=True),
+        rows.predict_interval(X, 0.9, calibrated=True),
+    )
+
+
 def test_groups_may_be_tensors():
     numbers = np.arange(240) // 10
     expected = regressor().fit(X, Y, groups=numbers).predict(X)

@@ -189,12 +189,27 @@ def read_groups(groups: ArrayLike, n_rows: int) -> Groups:
 
 
 class Division(NamedTuple):
-    """The rows of a fit, divided; `rows_left_out` were not observed, or no part of a split."""
+    """The rows of a fit, divided; `rows_left_out` were not observed, or no part of a split.
+
+    `calibration_groups` are the numbers of the groups of the rows to calibrate on, if rows have
+    groups.
+    """
 
     rows: Rows
     validation: Rows | None
     calibration: Rows | None
     rows_left_out: int
+    calibration_groups: Tensor | None = None
+
+
+def number_groups(groups: Groups) -> Tensor:
+    """Return the numbers of groups, which may be of any kind.
+
+    >>> number_groups(np.array(["b", None, "b", 3], dtype=object))
+    tensor([0, 1, 0, 2])
+    """
+    numbers: dict[Any, int] = {}
+    return torch.tensor([numbers.setdefault(group, len(numbers)) for group in groups.tolist()])
 
 
 def divide(
@@ -219,23 +234,27 @@ def divide(
     validates = validation is None and validation_fraction > 0
     if again and splitter is not None and (calibration_fraction or validates):
         _check_repeats(rows, groups, splitter)
+    apart: Groups | None = None
     if calibration_fraction:
-        rows, groups, calibration = _hold_out(rows, groups, splitter, calibration_fraction, seed)
+        rows, groups, calibration, apart = _hold_out(
+            rows, groups, splitter, calibration_fraction, seed
+        )
         count -= len(calibration)
     if validates and not random:
-        rows, groups, validation = _hold_out(rows, groups, splitter, validation_fraction, seed)
+        rows, groups, validation, _ = _hold_out(rows, groups, splitter, validation_fraction, seed)
         count -= len(validation)
     rows = rows.observed("y")
-    return Division(rows, validation, calibration, count - len(rows))
+    numbers = None if apart is None else number_groups(apart)
+    return Division(rows, validation, calibration, count - len(rows), numbers)
 
 
-def _last_split(rows: Rows, groups: Groups | None, splitter: Any) -> list[NDArray[np.int64]]:
+def _last_split(rows: Rows, groups: Groups | None, splitter: Splitter) -> list[NDArray[np.int64]]:
     """Return the numbers of the training rows and of the test rows."""
     *_, (stay, held) = splitter.split(rows.condition.numpy(), rows.target.numpy(), groups)
     return [np.asarray(part, dtype=np.int64) for part in (stay, held)]
 
 
-def _check_repeats(rows: Rows, groups: Groups | None, splitter: Any) -> None:
+def _check_repeats(rows: Rows, groups: Groups | None, splitter: Splitter) -> None:
     """Refuse a splitter that draws other rows in every fit."""
     try:
         one, other = (_last_split(rows, groups, splitter) for _ in range(2))
@@ -252,15 +271,15 @@ def _check_repeats(rows: Rows, groups: Groups | None, splitter: Any) -> None:
 
 def _hold_out(
     rows: Rows, groups: Groups | None, splitter: Splitter | None, fraction: float, seed: int
-) -> tuple[Rows, Groups | None, Rows]:
-    """Return the rows that stay, their groups, and the rows that are held out.
+) -> tuple[Rows, Groups | None, Rows, Groups | None]:
+    """Return the rows that stay, their groups, the rows that are held out, and their groups.
 
     These are the test rows of the splitter's last split, and its training rows stay; without a
     splitter, a random fraction of the groups; without groups, of the rows.
     """
     if splitter is None and groups is None:
         rest, held_out = rows.split(fraction, seed)
-        return rest, None, held_out
+        return rest, None, held_out, None
     subject = "groups" if splitter is None else "splitter"
     if splitter is None:
         splitter = GroupShuffleSplit(1, test_size=fraction, random_state=seed)
@@ -282,4 +301,6 @@ def _hold_out(
             fix="Pass a splitter that divides any number of rows, such as GroupShuffleSplit().",
         )
     kept, out = (rows.take(torch.from_numpy(part)) for part in (stay, held))
-    return kept, None if groups is None else groups[stay], out.observed("y")
+    if groups is None:
+        return kept, None, out.observed("y"), None
+    return kept, groups[stay], out.observed("y"), groups[held][out.useful.numpy()]

@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.metrics import r2_score
 from sklearn.utils.validation import check_is_fitted, validate_data
-from torch import Generator, nn
+from torch import Generator, Tensor, nn
 
 from condens.data import Rows, TableEncoder, TableLike
 from condens.data.frames import is_frame
@@ -37,7 +37,14 @@ from condens.estimator.construction import (
     n_components_of,
 )
 from condens.estimator.document import Fitted, from_dict, to_dict
-from condens.estimator.inputs import Division, Inputs, caller_level, divide, read_groups
+from condens.estimator.inputs import (
+    Division,
+    Inputs,
+    caller_level,
+    divide,
+    number_groups,
+    read_groups,
+)
 from condens.estimator.predictions import Array, Predictions, draw_seed
 from condens.evaluation.conformal import Calibration, Region
 from condens.nn import DensityNetwork
@@ -89,7 +96,7 @@ class MDNRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         validation_fraction: fraction of the rows, or of the groups, held out for early stopping;
             0.1 by default.
         calibration_fraction: fraction of the rows, or of the groups, kept from training for
-            `calibrate`, where each counts once.
+            `calibrate`, where each row, or each group, counts once.
         splitter: a splitter of scikit-learn that decides which rows are held out, such as
             `TimeSeriesSplit()`: the test rows of its last split, for validation. With a
             `calibration_fraction` above 0 these rows are for calibration, and the splitter
@@ -276,13 +283,21 @@ class MDNRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
             parameters, (X, y, sample_weight), None, None, keep=self.__sklearn_is_fitted__()
         )
 
-    def calibrate(self, X: TableLike, y: TableLike) -> Self:  # noqa: N803
+    def calibrate(
+        self,
+        X: TableLike,  # noqa: N803
+        y: TableLike,
+        *,
+        groups: ArrayLike | None = None,
+    ) -> Self:
         """Prepare `predict_region` with rows that were not used in `fit`, each counting once.
 
-        And `predict_interval(…, calibrated=True)`.
+        And `predict_interval(…, calibrated=True)`. With the group of each row [n] in `groups`,
+        every group counts once, and the coverage is that of new groups.
         """
         rows = self.read_rows(X, y)
-        return self._calibrate(self.inputs_.supported(rows))
+        numbers = None if groups is None else number_groups(read_groups(groups, len(rows)))
+        return self._calibrate(self.inputs_.supported(rows), numbers)
 
     # Predicting.
 
@@ -545,9 +560,9 @@ class MDNRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
             )
         return self.calibration_
 
-    def _calibrate(self, rows: Rows) -> Self:
+    def _calibrate(self, rows: Rows, groups: Tensor | None) -> Self:
         found = Predictions(self.network_, rows.condition, flat=False)
-        self.calibration_ = Calibration.of(found.densities(), rows.target)
+        self.calibration_ = Calibration.of(found.densities(), rows.target, groups)
         return self
 
     def _set(self, fitted: Fitted) -> Self:
@@ -621,7 +636,7 @@ class MDNRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         if interrupted.is_set():
             raise KeyboardInterrupt(f"fit was interrupted {how_far(history)}. The model has them.")
         if division.calibration is not None:
-            self._calibrate(division.calibration)
+            self._calibrate(division.calibration, division.calibration_groups)
         # Last: where warnings are errors, the fit is not lost. Some data need one component only,
         # which is no news if nobody chose their number.
         history.warn(
