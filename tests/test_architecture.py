@@ -115,6 +115,15 @@ def test_imports_go_downwards(path):
 
 
 @every_file
+def test_no_module_asks_the_package_for_a_name(path):
+    """It would wait for the lock of lazy names, whose holder may wait for this module."""
+    if path != SOURCE / "__init__.py":
+        nodes = list(ast.walk(ast.parse(path.read_text())))
+        asked = [node.lineno for node in nodes if getattr(node, "module", None) == "condens"]
+        assert not asked, f"{short(path)}:{asked[0]}: from condens import …"
+
+
+@every_file
 def test_third_parties_are_those_of_the_row(path):
     row = row_of(path)
     for found in imported(path):

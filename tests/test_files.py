@@ -6,10 +6,34 @@ import sys
 
 import pytest
 from helpers import runs
+from helpers.regressors import X, Y, regressor
 
+import condens
+from condens.errors import KindError
 from condens.files import append, open_regular, write_whole
+from condens.integrations.onnx import export
+from condens.nn import MixtureNetwork
+from condens.training.run_directory import RunDirectory
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="has other files")
+
+
+@pytest.mark.parametrize("path", [None, 3, b"model", ["model"]], ids=str)
+def test_what_is_no_path_is_refused_by_name_at_every_door(path):
+    network = MixtureNetwork.of(2, 1)
+    model = regressor().fit(X, Y)
+    for name, use in (
+        ("path", lambda: condens.load(path)),
+        ("path", lambda: condens.MDNRegressor.load(path)),
+        ("path", lambda: model.save(path)),
+        ("path", lambda: condens.persistence.load(path)),
+        ("path", lambda: condens.persistence.save(network, path)),
+        ("path", lambda: export(network, path)),
+        ("directory", lambda: RunDirectory(path)),
+    ):
+        with pytest.raises(KindError) as raised:
+            use()
+        assert str(raised.value).startswith(f"{name} is {path!r}, but a path was expected. Pass")
 
 
 def names(path):

@@ -89,6 +89,30 @@ def test_any_part_may_be_imported_first():
         fresh(f"import condens.{row}")
 
 
+def test_threads_may_ask_for_names_at_once():
+    code = f"""
+import sys, threading
+import condens, condens.estimator
+asked = [(condens, name) for name in {LAZY}]
+asked += [(condens.estimator, name) for name in condens.estimator.__all__]
+barrier, found = threading.Barrier(len(asked)), {{}}
+def ask(module, name):
+    barrier.wait()
+    try:
+        found[module, name] = getattr(module, name)
+    except BaseException as error:
+        found[module, name] = error
+threads = [threading.Thread(target=ask, args=pair) for pair in asked]
+[thread.start() for thread in threads]
+[thread.join() for thread in threads]
+for (module, name), value in found.items():
+    if value is not getattr(module, name):
+        print(name, repr(value))
+print(len(found))
+"""
+    assert fresh(code).split() == [str(len(LAZY) + len(condens.estimator.__all__))]
+
+
 def test_what_a_lazy_name_made_is_copied_and_pickled():
     mixture = condens.GaussianMixture(torch.zeros(1), torch.zeros(1, 2), torch.zeros(1, 2))
     for twin in (copy.deepcopy(mixture), pickle.loads(pickle.dumps(mixture))):

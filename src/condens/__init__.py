@@ -84,12 +84,15 @@ else:
         """Import a public name when it is first used."""
         from importlib import import_module
 
-        if name in _MODULES:
-            value = getattr(import_module(_MODULES[name]), name)
-        elif name in __all__:
-            value = import_module(f"condens.{name}")
-        else:
+        from condens.laziness import importing
+
+        if name not in __all__:
             raise AttributeError(f"module 'condens' has no attribute {name!r}")
+        with importing:
+            if name in _MODULES:
+                value = getattr(import_module(_MODULES[name]), name)
+            else:
+                value = import_module(f"condens.{name}")
         globals()[name] = value
         return value
 

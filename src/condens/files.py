@@ -3,10 +3,13 @@
 import errno
 import os
 import re
+import reprlib
 import stat
 from contextlib import suppress
 from pathlib import Path
 from secrets import token_hex
+
+from condens.errors import KindError
 
 if os.name == "posix":
     import fcntl
@@ -16,6 +19,24 @@ _PART = re.compile(r"\.condens-[0-9a-f]{16}\.part")
 _NO_LINK = getattr(os, "O_NOFOLLOW", 0)
 # A pipe that nobody writes to is opened at once, and then refused.
 _NO_WAIT = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+
+
+def as_path(
+    name: str, value: str | os.PathLike[str], *, fix: str = "Pass a str or a pathlib.Path."
+) -> Path:
+    """Return a path that a user passed; raise `KindError` for anything that is none.
+
+    >>> as_path("directory", None)
+    Traceback (most recent call last):
+    condens.errors.KindError: directory is None, but a path was expected. Pass a str or a \
+pathlib.Path.
+    """
+    try:
+        return Path(value)
+    except TypeError:
+        raise KindError(
+            name, got=f"is {reprlib.repr(value)}", expected="a path was expected", fix=fix
+        ) from None
 
 
 def cannot_hold(path: Path) -> dict[str, str] | None:

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING
 
 from torch import nn
 
-from condens import persistence
 from condens.errors import ModelFileError
+from condens.laziness import importing
+from condens.persistence import load as load_network
 from condens.persistence.container import kind_of
 from condens.persistence.header import short
 
@@ -31,14 +32,15 @@ def load(
 
     >>> from tempfile import TemporaryDirectory
     >>> from condens.nn import MixtureNetwork
+    >>> from condens.persistence import save
     >>> with TemporaryDirectory() as place:
-    ...     persistence.save(MixtureNetwork.of(3, 2), f"{place}/model.condens")
+    ...     save(MixtureNetwork.of(3, 2), f"{place}/model.condens")
     ...     type(load(f"{place}/model.condens")).__name__
     'MixtureNetwork'
     """
     kind = kind_of(path)
     if kind == "network":
-        return persistence.load(path, backbone=backbone)
+        return load_network(path, backbone=backbone)
     if kind != "regressor":
         raise ModelFileError(
             f"{os.fspath(path)}: its kind",
@@ -47,7 +49,8 @@ def load(
             fix="Upgrade condens.",
         )
     try:
-        from condens.estimator.regressor import MDNRegressor
+        with importing:
+            from condens.estimator.regressor import MDNRegressor
     except ModuleNotFoundError as error:
         raise ModelFileError(
             str(path),

@@ -588,8 +588,14 @@ FITTED = pd.DataFrame({"a": [1.0, 2.0], "b": ["u", "v"], "c": pd.Categorical([1,
         (
             FITTED.assign(a=["1.0", "2.0"]),
             ArgumentError,
-            "X holds text in column 'a', but numbers were fitted. Pass numbers there, or fit "
-            "again.",
+            "X holds categories (text) in column 'a', but numbers were fitted. Pass numbers there, "
+            "such as by .astype(float), or fit again.",
+        ),
+        (
+            FITTED.assign(a=pd.Categorical([1.0, 2.0])),
+            ArgumentError,
+            "X holds categories (numbers) in column 'a', but numbers were fitted. Pass numbers "
+            "there, such as by .astype(float), or fit again.",
         ),
         (
             FITTED.assign(b=[1, 2]),

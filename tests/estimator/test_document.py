@@ -34,6 +34,7 @@ KINDS = {
     "diagonal": lambda: regressor(covariance="diagonal", n_members=2).fit(X, Y),
     "isotropic": lambda: regressor(covariance="isotropic", calibration_fraction=0.3).fit(X, Y),
     "tied": lambda: regressor(covariance="tied", calibration_fraction=0.3).fit(MIXED, NAMED),
+    "groups": lambda: regressor(calibration_fraction=0.6).fit(X, Y, groups=np.arange(240) // 7),
     "low rank": lambda: regressor(covariance="low_rank", calibration_fraction=0.3).fit(X, Y),
     "low rank members": lambda: regressor(covariance="low_rank", n_members=2).fit(MIXED, NAMED),
     "vector": lambda: regressor(calibration_fraction=0.3).fit(X, Y[:, 0]),
@@ -168,6 +169,22 @@ def test_backbones_are_asked_for_by_name(models, tmp_path):
     models("full").save(path)
     with pytest.raises(ArgumentError, match=r"backbone was given.*fitted without one.*Leave"):
         MDNRegressor.load(path, backbone=Bent)
+
+
+def test_parameters_that_were_set_since_the_fit(tmp_path):
+    """A file that is written can be read, whatever the parameters are by then."""
+    model = regressor(backbone=Bent).fit(X, Y)
+    expected = model.predict(X)
+    model.set_params(backbone=None, width=9, covariance="tied", target_transform="positive")
+    model.save(tmp_path / "m")
+    loaded = MDNRegressor.load(tmp_path / "m", backbone=Bent)
+    assert_array_equal(loaded.predict(X), expected)
+    assert loaded.backbone is Bent
+    assert loaded.width == 9
+    before = (tmp_path / "m").read_bytes()
+    with pytest.raises(ArgumentError, match=r"^settings is a dict.*Settings\(epochs=3\)"):
+        model.set_params(settings={"epochs": 3}).save(tmp_path / "m")
+    assert (tmp_path / "m").read_bytes() == before
 
 
 def test_a_known_backbone_may_be_left_out_until_a_fit(models, tmp_path):
@@ -364,6 +381,26 @@ def test_levels_that_are_none(tmp_path, originals, value):
     (tmp_path / "m").write_bytes(files.sealed(record, tensors))
     with pytest.raises(ModelFileError, match="has an invalid calibration"):
         MDNRegressor.load(tmp_path / "m")
+
+
+@pytest.mark.parametrize("value", [0.0, -1.0, 1.5])
+def test_weights_that_are_none(tmp_path, originals, value):
+    record, tensors = files.arrays(originals("groups"))
+    tensors["weights.interval.0"][3] = value
+    (tmp_path / "m").write_bytes(files.sealed(record, tensors))
+    with pytest.raises(ModelFileError, match="has an invalid calibration"):
+        MDNRegressor.load(tmp_path / "m")
+
+
+def test_weights_of_groups_come_back(tmp_path, originals):
+    (tmp_path / "m").write_bytes(originals("groups"))
+    loaded, made = MDNRegressor.load(tmp_path / "m"), KINDS["groups"]()
+    for one, other in zip(loaded.calibration_.weights, made.calibration_.weights, strict=True):
+        assert torch.equal(one, other)
+    assert_array_equal(
+        loaded.predict_interval(X, 0.8, calibrated=True),
+        made.predict_interval(X, 0.8, calibrated=True),
+    )
 
 
 def test_scores_beyond_all_numbers_are_kept(tmp_path):

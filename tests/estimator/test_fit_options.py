@@ -164,6 +164,61 @@ def test_validation_data_is_read_by_names():
         regressor(target_transform="positive").fit(X, np.exp(Y), validation_data=(X, Y))
 
 
+@pytest.mark.parametrize("calibration_fraction", [0.0, 0.2])
+@pytest.mark.parametrize("goes_on", ["directory", "warm_start"])
+def test_a_fit_that_goes_on_needs_the_same_rows_again(goes_on, calibration_fraction, tmp_path):
+    options = {goes_on: tmp_path / "run" if goes_on == "directory" else True}
+    options |= {"calibration_fraction": calibration_fraction}
+    for splitter, groups in (
+        (KFold(4, shuffle=True), None),
+        (GroupShuffleSplit(), GROUPS),
+        (KFold(4, shuffle=True, random_state=np.random.RandomState(0)), None),
+    ):
+        with pytest.raises(ArgumentError, match=r"^splitter holds out other rows.*random_state=0"):
+            regressor(splitter=splitter, **options).fit(X, Y, groups=groups)
+        assert not (tmp_path / "run").exists()
+        regressor(splitter=splitter).fit(X, Y, groups=groups)
+        regressor(splitter=splitter, warm_start=True).partial_fit(X, Y)  # holds none out
+    same = regressor(splitter=KFold(4, shuffle=True, random_state=0), **options)
+    fits = [same.fit(X, Y).history_.validation_rows for _ in range(2)]
+    assert fits == ([45, 45] if calibration_fraction else [60, 60])
+
+
+def test_a_calibration_counts_groups():
+    y = Y.copy()
+    y[GROUPS == "house 3"] = np.nan
+    y[::7, 1] = np.nan
+    model = regressor(calibration_fraction=0.5).fit(X, y, groups=GROUPS)
+    kept = [round(weights.sum().item(), 9) for weights in model.calibration_.weights]
+    assert kept[0] == kept[1] == kept[2] in (11, 12)
+    with pytest.raises(ArgumentError, match=r"0.95, with 1[12] groups to calibrate on.*least 19"):
+        model.predict_region(X, 0.95)
+    rows = regressor().fit(X, Y).calibrate(X, Y)
+    assert rows.calibration_.weights is None
+    rows.predict_region(X, 0.98)
+    mixed = np.where(np.arange(240) < 10, None, GROUPS)  # of several kinds
+    for groups in (GROUPS, mixed, pd.Series(GROUPS)):
+        rows.calibrate(X, Y, groups=groups)
+        assert_allclose(rows.calibration_.weights[0].numpy(), 0.1)
+    with pytest.raises(ShapeError, match=r"^groups has shape \[3\], but there are 240 rows"):
+        rows.calibrate(X, Y, groups=GROUPS[:3])
+    again = regressor().fit(X, Y).calibrate(X, Y, groups=GROUPS)
+    assert_array_equal(
+        again.predict_interval(X, 0.9, calibrated=True),
+        rows.predict_interval(X, 0.9, calibrated=True),
+    )
+
+
+def test_groups_may_be_tensors():
+    numbers = np.arange(240) // 10
+    expected = regressor().fit(X, Y, groups=numbers).predict(X)
+    for groups in (
+        torch.from_numpy(numbers),
+        torch.tensor(numbers, dtype=torch.float64, requires_grad=True),
+    ):
+        assert_array_equal(regressor().fit(X, Y, groups=groups).predict(X), expected)
+
+
 class Twice:
     def split(self, *_):
         yield [0, 1, 2], [2, 3]
@@ -175,6 +230,11 @@ class Twice:
 REFUSED = {
     "one group": ({}, {"groups": np.zeros(240)}, r"^groups cannot divide 240 rows"),
     "too few groups": ({}, {"groups": np.zeros(3)}, r"^groups has shape \[3\], but there are 240"),
+    "groups of unlike lengths": (
+        {},
+        {"groups": [[1], [1, 2]] * 120},
+        r"^groups has entries of different lengths, but there are 240 rows",
+    ),
     "groups needed": (
         {"splitter": LeaveOneGroupOut()},
         {},
@@ -209,6 +269,8 @@ REFUSED = {
     "device": ({"device": "abacus"}, {}, r"^device is 'abacus', but torch cannot train there"),
     "callbacks": ({"callbacks": [3]}, {}, r"^callbacks .*"),
     "directory": ({"directory": 3}, {}, r"^directory is 3.*'runs/first'"),
+    "no path": ({"directory": b"runs"}, {}, r"^directory is b'runs'.*'runs/first'"),
+    "empty path": ({"directory": ""}, {}, r"^directory is ''.*'runs/first'"),
     "seedless directory": (
         {"directory": "x", "random_state": None},
         {},

@@ -32,7 +32,9 @@ from condens import GaussianMixture, MDNRegressor
 from condens.errors import (
     ArgumentError,
     CondensError,
+    CondensWarning,
     DimensionError,
+    ExtrapolationWarning,
     KindError,
     NotFiniteError,
     ShapeError,
@@ -661,6 +663,37 @@ def test_training_that_fails_tells_of_the_model_and_leaves_it():
         regressor(backbone=Broken, settings=Settings(epochs=60)).fit(X, Y)
 
 
+@pytest.mark.parametrize("again", [False, True])
+def test_where_warnings_are_errors_the_fit_is_whole_all_the_same(again):
+    rows = X[:8], Y[:8]  # too few for nine components
+    quiet, strict = (regressor(9, calibration_fraction=0.25) for _ in range(2))
+    with pytest.warns(CondensWarning) as told:
+        quiet.fit(*rows)
+    assert told[0].filename == __file__
+    if again:
+        strict.fit(X, Y)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(CondensWarning):
+            strict.fit(*rows)
+    assert vars(strict).keys() == vars(quiet).keys()
+    assert strict.history_.warnings == quiet.history_.warnings
+    assert_array_equal(strict.predict(X[:8]), quiet.predict(X[:8]))
+    assert torch.equal(strict.calibration_.ranks, quiet.calibration_.ranks)
+
+
+def test_code_without_a_module_may_fit_and_predict():
+    names = {"model": regressor(), "X": X, "Y": Y}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        exec("model.fit(X, Y)", names)
+    del names["__builtins__"]
+    assert names.keys() == {"model", "X", "Y"}
+    with pytest.warns(ExtrapolationWarning) as told:
+        exec("model.predict(100 * X)", names)
+    assert told[0].filename == "<string>"
+
+
 @pytest.mark.filterwarnings("ignore:.*explained by no component")
 def test_code_without_a_module_is_advised_too():
     with pytest.warns(TargetWarning):
@@ -710,10 +743,12 @@ def test_other_columns_than_those_fitted_are_refused():
         model.predict(MIXED.rename(columns={"area": "flats"}))
     with pytest.raises(ShapeError, match=r"(?s)now missing:\n.*- town.*area, town, new"):
         model.predict(MIXED[["area"]])
-    with pytest.raises(ArgumentError, match=r"X holds text in column 'area'.*numbers were fitted"):
+    with pytest.raises(ArgumentError, match=r"X holds categories \(text\) in column 'area'"):
         model.predict(MIXED.assign(area="large"))
     with pytest.raises(NotFiniteError, match=r"X lacks a number.*fit on a table in which"):
         model.predict(MIXED.assign(new=np.nan))
+    with pytest.raises(ArgumentError, match=r"X is a polars LazyFrame.*collect"):
+        model.predict(pl.DataFrame(X, schema=["area", "town", "new"]).lazy())
     with pytest.raises(ShapeError, match=r"X has 2 features.*expecting 3.*Pass the 3 column"):
         regressor().fit(X, Y).predict(X[:, :2])
     other = NAMED.rename(columns={"größe": "size"})

@@ -265,6 +265,58 @@ def test_missing_targets_count_where_they_were_observed():
     assert [len(levels) for levels in calibration.levels] == [35, 45]
 
 
+@pytest.mark.parametrize("coverage", [0.5, 0.8, 0.83, 6 / 7])
+def test_groups_count_once_each(coverage):
+    """Against the definition in exact arithmetic: mass 1/(K+1) for each group and for a new one."""
+    draw = torch.Generator().manual_seed(7)
+    sizes = [1, 2, 3, 7, 30, 11, 1]
+    groups = torch.arange(7).repeat_interleave(torch.tensor(sizes))[
+        torch.randperm(55, generator=draw)
+    ]
+    target = torch.randn(55, 2, generator=draw, dtype=torch.float64)
+    target[::9, 1] = math.nan
+    calibration = Calibration.of(normal(55, 2), target, groups)
+    seen = ~target[:, 1].isnan()
+    for some, scores, place in (
+        (seen, calibration.ranks, 0),
+        (seen | True, calibration.levels[0], 1),
+        (seen, calibration.levels[1], 2),
+    ):
+        of, exact = groups[some].tolist(), Fraction(str(coverage))
+        count = len(set(of))
+        mass = dict.fromkeys(scores.tolist(), Fraction(0))
+        for score, group in zip(scores.tolist(), of, strict=True):
+            mass[score] += Fraction(1, (count + 1) * of.count(group))
+        reached = [s for s in mass if sum(m for o, m in mass.items() if o <= s) >= exact]
+        if reached:
+            assert calibration._threshold(place, coverage) == min(reached)
+        else:
+            with pytest.raises(ArgumentError, match=rf"with {count} groups to calibrate on"):
+                calibration._threshold(place, coverage)
+
+
+def test_rows_of_a_group_are_not_counted_as_independent():
+    # Six groups of equal rows: a new group is below the fifth in 5 of 7 cases, too few for 0.8.
+    ends = torch.tensor([0.3, -0.5, 0.9, 1.4, -2.0, 3.0], dtype=torch.float64)
+    target, groups = ends.repeat_interleave(20)[:, None], torch.arange(6).repeat_interleave(20)
+    for given, end in ((None, 2.0), (groups, 3.0)):
+        calibration = Calibration.of(normal(120), target, given)
+        lower, upper = calibration.interval(normal(1), 0.8)
+        assert_close(upper.item(), end, rtol=1e-7, atol=0)
+        assert_close(lower.item(), -end, rtol=1e-7, atol=0)
+        region = calibration.region(normal(1), 0.8)
+        assert region.contains([end]).item()
+        assert not region.contains([end + 0.01]).item()
+
+
+def test_groups_of_one_row_are_rows():
+    target = torch.randn(99, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    rows, groups = (Calibration.of(normal(99, 2), target, g) for g in (None, torch.arange(99)))
+    for coverage in (0.01, 0.1, 0.3, 0.5, 0.7, 0.9, 0.99):
+        for place in range(3):
+            assert rows._threshold(place, coverage) == groups._threshold(place, coverage)
+
+
 def test_named_errors():
     model = normal(50, 2)
     calibration = Calibration.of(model, model.sample())

@@ -14,7 +14,7 @@ from torch.distributions import MultivariateNormal
 from torch.testing import assert_close
 
 from condens import GaussianMixture, LowRankMixture, TransformedMixture
-from condens.errors import ArgumentError, NotPositiveDefiniteError, ShapeError
+from condens.errors import ArgumentError, KindError, NotPositiveDefiniteError, ShapeError
 from condens.nn import MixtureNetwork
 from condens.training import Settings
 from condens.transforms import Positive, Real
@@ -193,6 +193,8 @@ def test_mog_refuses_what_it_cannot_be():
     mog.precision_factors = mog.precision_factors.mT
     with pytest.raises(NotPositiveDefiniteError, match="not upper triangular"):
         from_mog(mog)
+    with pytest.raises(KindError, match=r"mog is a GaussianMixture, but sbi's MoG"):
+        from_mog(mixture[0])
 
 
 def test_sbis_own_mixtures_become_the_densities_of_their_samples():

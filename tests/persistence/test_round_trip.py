@@ -197,7 +197,7 @@ FEATURES = {
     Categories: {"values": CATEGORY, "missing": st.booleans()},
 }
 ENCODER = {"features": None, "feature_names": None}
-CALIBRATION = {"ranks": None, "levels": None}
+CALIBRATION = {"ranks": None, "levels": None, "weights": None}
 
 KNOWN = {
     Settings: SETTINGS,
@@ -322,7 +322,10 @@ def calibrations(draw, targets):
         torch.from_numpy(draw(hn.arrays(float, draw(st.integers(0, 4)), elements=scores)))
         for _ in range(1 + targets)
     )
-    return Calibration(ranks, levels)
+    if not draw(st.booleans()):
+        return Calibration(ranks, levels)
+    sizes = (hn.arrays(int, len(part), elements=st.integers(1, 99)) for part in (ranks, *levels))
+    return Calibration(ranks, levels, [1 / torch.from_numpy(draw(size)).double() for size in sizes])
 
 
 @st.composite

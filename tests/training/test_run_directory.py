@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import shutil
 import subprocess
 import sys
 
@@ -11,6 +12,8 @@ import torch
 from helpers import runs
 
 from condens.errors import RunDirectoryError
+from condens.nn import MixtureNetwork
+from condens.training import Settings, train
 from condens.training.run_directory import RunDirectory
 
 
@@ -202,6 +205,29 @@ class TestPlace:
         assert step_of(place) == 0
 
 
+def test_a_directory_that_is_removed_while_in_use(tmp_path):
+    """The error promises no state that is gone, and the same call begins again."""
+
+    def fit(**options):
+        network = MixtureNetwork.of(1, 1, n_components=2, generator=torch.Generator())
+        rows = torch.linspace(-1, 1, 60)[:, None].expand(60, 2).split(1, 1)
+        train(network, rows, Settings(epochs=4), directory=tmp_path / "run", **options)
+        return network
+
+    with pytest.raises(RunDirectoryError) as raised:
+        fit(callbacks=lambda _: shutil.rmtree(tmp_path / "run"))
+    assert str(raised.value) == (
+        f"{tmp_path / 'run'} cannot be written (No such file or directory), but a run keeps its "
+        "state there. Make room, and run again: it goes on from the last state that is there."
+    )
+    seen = []
+    again = fit(callbacks=lambda epoch: seen.append(epoch.epoch))
+    assert seen == [0, 1, 2, 3]
+    shutil.rmtree(tmp_path / "run")
+    whole = fit()
+    assert all(map(torch.equal, again.parameters(), whole.parameters()))
+
+
 class TestFullDisk:
     def test_the_state_before_survives(self, tmp_path):
         """A limit on the size of files makes the writes themselves fail."""
@@ -230,7 +256,7 @@ class TestFullDisk:
                 run.save(*runs.state(3))
             assert str(raised.value) == (
                 f"{place} cannot be written (No space left on device), but a run keeps its state "
-                "there; the one before is still good. Make room, and run again to go on from it."
+                "there. Make room, and run again: it goes on from the last state that is there."
             )
             assert step_of(place) == 3
         finally:

@@ -224,9 +224,10 @@ def _numbers(given: Table, places: list[int], name: str) -> Doubles:
         if place in given.codes:
             raise ArgumentError(
                 name,
-                got=f"holds {kind_of(given.codes[place].values)} in {given.labels[place]}",
+                got=f"holds categories ({kind_of(given.codes[place].values)}) in "
+                f"{given.labels[place]}",
                 expected="numbers were fitted",
-                fix="Pass numbers there, or fit again.",
+                fix="Pass numbers there, such as by .astype(float), or fit again.",
             )
     wanted = np.isin(given.places, places)
     return given.numbers if wanted.all() else given.numbers[:, wanted]

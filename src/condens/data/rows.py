@@ -97,6 +97,12 @@ class Rows(NamedTuple):
         relative = self.weights / self.weights.amax()
         return relative / relative.sum()
 
+    @property
+    def useful(self) -> Tensor:
+        """Whether a row has an observed target and a weight above zero [n]."""
+        seen = ~self.target.isnan().all(1)
+        return seen if self.weights is None else seen & (self.weights > 0)
+
     def __len__(self) -> int:  # rows, not fields
         return self.target.shape[0]
 
@@ -109,9 +115,7 @@ class Rows(NamedTuple):
 
         An error calls the target by its `name`.
         """
-        useful = ~self.target.isnan().all(1)
-        if self.weights is not None:
-            useful &= self.weights > 0
+        useful = self.useful
         if bool(useful.all()):
             return self
         if not bool(useful.any()):

@@ -15,8 +15,11 @@ else:
         """Import a public name when it is first used."""
         if name not in __all__:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        from condens.laziness import importing
+
         try:
-            from condens.estimator import regressor, scorers
+            with importing:
+                from condens.estimator import regressor, scorers
         except ModuleNotFoundError as error:
             if (error.name or "").partition(".")[0] != "sklearn":
                 raise

@@ -11,6 +11,7 @@ import torch
 from torch import Generator, nn
 
 from condens.errors import ArgumentError, DimensionError, ShapeError
+from condens.files import as_path
 from condens.nn import HEADS, DensityNetwork, Ensemble, Head, MixtureNetwork
 from condens.nn.randomness import torch_seeded_by
 from condens.persistence import network_to_dict
@@ -218,7 +219,7 @@ def _optional(check: Check) -> Check:
     return lambda name, value: None if value is None else check(name, value)
 
 
-def _where(fits: Callable[[Any], bool], expected: str, fix: str) -> Check:
+def _where(fits: Callable[[Any], object], expected: str, fix: str) -> Check:
     def check(name: str, value: Any) -> Any:
         if not fits(value):
             raise refused(name, value, f"{expected} was expected", fix)
@@ -250,6 +251,12 @@ def _device(name: str, value: Any) -> torch.device:
             fix="Pass 'cpu', or 'cuda' on a machine with a supported graphics card.",
         ) from None
     return device
+
+
+def _directory(name: str, value: Any) -> Any:
+    fix = "Pass a path such as 'runs/first', or leave it out."
+    as_path(name, value, fix=fix)
+    return _where(os.fspath, "the path of a directory", fix)(name, value)
 
 
 def check_flag(name: str, value: Any) -> bool:
@@ -290,13 +297,7 @@ CHECKS: Mapping[str, Check] = {
     ),
     "settings": _optional(lambda _, value: Settings.given(value)),
     **dict.fromkeys(SETTING_NAMES, _optional(_setting)),
-    "directory": _optional(
-        _where(
-            lambda value: isinstance(value, str | os.PathLike) and bool(os.fspath(value)),
-            "the path of a directory",
-            "Pass one such as 'runs/first', or leave it out.",
-        )
-    ),
+    "directory": _optional(_directory),
     "device": _optional(_device),
     "warm_start": check_flag,
     "verbose": check_flag,

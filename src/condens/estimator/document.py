@@ -6,7 +6,7 @@ A model that is read must describe itself as its file does; otherwise the file i
 import copy
 import math
 import numbers
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -82,7 +82,7 @@ def to_dict(parameters: Mapping[str, Any], fitted: Fitted) -> tuple[Document, di
         "network": network_to_dict(network),
         "parameters": {name: _plain(parameters[name]) for name in PLAIN_PARAMETERS},
         "seed": fitted.seed,
-        "settings": None if settings is None else settings.to_dict(),
+        "settings": None if settings is None else Settings.given(settings).to_dict(),
     }
     tensors = network.state_dict(prefix="network.")
     if fitted.calibration is not None:
@@ -90,6 +90,9 @@ def to_dict(parameters: Mapping[str, Any], fitted: Fitted) -> tuple[Document, di
         names = _score_names(network.dimensions)
         # A file holds finite numbers only.
         tensors |= {n: s.clamp(max=MAX_DOUBLE) for n, s in zip(names, scores, strict=True)}
+        if fitted.calibration.weights is not None:
+            names = _weight_names(network.dimensions)
+            tensors |= dict(zip(names, fitted.calibration.weights, strict=True))
     return document, tensors
 
 
@@ -134,14 +137,16 @@ def _made(
 ) -> nn.Module | None:
     """Return the module that a user's function makes, or None if the file describes it."""
     check_parameter("backbone", backbone)
-    if not has_backbone:
+    custom = canonical({"kind": "custom"}) in canonical(architecture)
+    # The parameter may have been set to None since the fit.
+    if not has_backbone and not custom:
         raise ArgumentError(
             "backbone",
             got="was given",
             expected="the model was fitted without one",
             fix="Leave it out.",
         )
-    if canonical({"kind": "custom"}) not in canonical(architecture):
+    if not custom:
         return None
     try:
         return backbone(encoder.columns)
@@ -162,14 +167,13 @@ def _fitted(
 ) -> Fitted:
     _check_columns(network, encoder)
     targets = network.dimensions
-    names = _score_names(targets)
     flat = bool(document["flat"]) and targets == 1
     return Fitted(
         Inputs(encoder, network.names, flat, network.transforms or (Real(),) * targets),
         network.double(),
         History.from_dict(document["history"]),
         as_whole("seed", document["seed"], 0, 2**31 - 1, fix="Save the model again."),
-        _calibration([tensors[name] for name in names]) if names[0] in tensors else None,
+        _calibration(tensors, targets),
     )
 
 
@@ -192,13 +196,26 @@ def _score_names(targets: int) -> list[str]:
     return ["scores.region", *(f"scores.interval.{dim}" for dim in range(targets))]
 
 
-def _calibration(parts: Sequence[Tensor]) -> Calibration:
+def _weight_names(targets: int) -> list[str]:
+    return [name.replace("scores", "weights") for name in _score_names(targets)]
+
+
+def _calibration(tensors: Mapping[str, Tensor], targets: int) -> Calibration | None:
+    names, weight_names = _score_names(targets), _weight_names(targets)
+    if names[0] not in tensors:
+        return None
+    parts = [tensors[name] for name in names]
+    weights = [tensors[name] for name in weight_names] if weight_names[0] in tensors else None
     for part in parts:
         valid = part.dim() == 1 and part.dtype == torch.float64
         if not valid or not bool(((part >= 0) & (part <= MAX_DOUBLE)).all()):
             raise _damaged("has an invalid calibration", "a vector of scores was expected")
+    for part, weight in zip(parts, weights or (), strict=weights is not None):
+        valid = weight.shape == part.shape and weight.dtype == torch.float64
+        if not valid or not bool(((weight > 0) & (weight <= 1)).all()):
+            raise _damaged("has an invalid calibration", "a weight of each score was expected")
     ranks, *levels = (torch.where(part == MAX_DOUBLE, math.inf, part) for part in parts)
-    return Calibration(ranks, levels)
+    return Calibration(ranks, levels, weights)
 
 
 def _shortest(network: DensityNetwork) -> DensityNetwork:

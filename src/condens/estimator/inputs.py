@@ -13,6 +13,7 @@ from sklearn.model_selection import GroupShuffleSplit
 from torch import Tensor
 
 from condens.data import Rows, Table, TableEncoder, TableLike, TargetColumns
+from condens.data.arrays import dense
 from condens.data.table import in_order
 from condens.errors import ArgumentError, ShapeError, TargetTransformWarning, TargetWarning
 from condens.estimator.construction import Splitter, choose_transforms, requested_transforms
@@ -171,11 +172,16 @@ def caller_level() -> int:
 
 def read_groups(groups: ArrayLike, n_rows: int) -> Groups:
     """Return the group of each row [n]."""
-    array: Groups = np.asarray(groups)
+    given = dense(groups, "groups").cpu() if isinstance(groups, Tensor) else groups
+    try:
+        array: Groups = np.asarray(given)
+        shape = f"shape {list(array.shape)}"
+    except ValueError:
+        array, shape = np.empty(0), "entries of different lengths"
     if array.shape != (n_rows,):
         raise ShapeError(
             "groups",
-            got=f"has shape {list(array.shape)}",
+            got=f"has {shape}",
             expected=f"there are {n_rows} rows",
             fix="Pass one group a row.",
         )
@@ -183,12 +189,27 @@ def read_groups(groups: ArrayLike, n_rows: int) -> Groups:
 
 
 class Division(NamedTuple):
-    """The rows of a fit, divided; `rows_left_out` were not observed, or no part of a split."""
+    """The rows of a fit, divided; `rows_left_out` were not observed, or no part of a split.
+
+    `calibration_groups` are the numbers of the groups of the rows to calibrate on, if rows have
+    groups.
+    """
 
     rows: Rows
     validation: Rows | None
     calibration: Rows | None
     rows_left_out: int
+    calibration_groups: Tensor | None = None
+
+
+def number_groups(groups: Groups) -> Tensor:
+    """Return the numbers of groups, which may be of any kind.
+
+    >>> number_groups(np.array(["b", None, "b", 3], dtype=object))
+    tensor([0, 1, 0, 2])
+    """
+    numbers: dict[Any, int] = {}
+    return torch.tensor([numbers.setdefault(group, len(numbers)) for group in groups.tolist()])
 
 
 def divide(
@@ -200,41 +221,70 @@ def divide(
     validation_fraction: float,
     validation: Rows | None,
     seed: int,
+    again: bool = False,
 ) -> Division:
     """Hold out rows for calibration, then for validation.
 
-    Without splitter and groups the training loop takes validation rows itself, at random.
+    Without splitter and groups the training loop takes validation rows itself, at random. Where
+    the same rows are to be held out `again` in a later fit, a splitter must not draw others.
     """
     random = splitter is None and groups is None
     # A splitter sees all rows, as the user counts them.
     rows, calibration, count = given.observed("y") if random else given, None, len(given)
+    validates = validation is None and validation_fraction > 0
+    if again and splitter is not None and (calibration_fraction or validates):
+        _check_repeats(rows, groups, splitter)
+    apart: Groups | None = None
     if calibration_fraction:
-        rows, groups, calibration = _hold_out(rows, groups, splitter, calibration_fraction, seed)
+        rows, groups, calibration, apart = _hold_out(
+            rows, groups, splitter, calibration_fraction, seed
+        )
         count -= len(calibration)
-    if validation is None and validation_fraction and not random:
-        rows, groups, validation = _hold_out(rows, groups, splitter, validation_fraction, seed)
+    if validates and not random:
+        rows, groups, validation, _ = _hold_out(rows, groups, splitter, validation_fraction, seed)
         count -= len(validation)
     rows = rows.observed("y")
-    return Division(rows, validation, calibration, count - len(rows))
+    numbers = None if apart is None else number_groups(apart)
+    return Division(rows, validation, calibration, count - len(rows), numbers)
+
+
+def _last_split(rows: Rows, groups: Groups | None, splitter: Splitter) -> list[NDArray[np.int64]]:
+    """Return the numbers of the training rows and of the test rows."""
+    *_, (stay, held) = splitter.split(rows.condition.numpy(), rows.target.numpy(), groups)
+    return [np.asarray(part, dtype=np.int64) for part in (stay, held)]
+
+
+def _check_repeats(rows: Rows, groups: Groups | None, splitter: Splitter) -> None:
+    """Refuse a splitter that draws other rows in every fit."""
+    try:
+        one, other = (_last_split(rows, groups, splitter) for _ in range(2))
+    except Exception:  # code of others, and told of where rows are held out
+        return
+    if not all(map(np.array_equal, one, other)):
+        raise ArgumentError(
+            "splitter",
+            got="holds out other rows every time",
+            expected="a fit that goes on, by directory or warm_start, needs the same ones again",
+            fix="Give the splitter a number as its random_state, such as random_state=0.",
+        )
 
 
 def _hold_out(
     rows: Rows, groups: Groups | None, splitter: Splitter | None, fraction: float, seed: int
-) -> tuple[Rows, Groups | None, Rows]:
-    """Return the rows that stay, their groups, and the rows that are held out.
+) -> tuple[Rows, Groups | None, Rows, Groups | None]:
+    """Return the rows that stay, their groups, the rows that are held out, and their groups.
 
     These are the test rows of the splitter's last split, and its training rows stay; without a
     splitter, a random fraction of the groups; without groups, of the rows.
     """
     if splitter is None and groups is None:
         rest, held_out = rows.split(fraction, seed)
-        return rest, None, held_out
+        return rest, None, held_out, None
     subject = "groups" if splitter is None else "splitter"
     if splitter is None:
         splitter = GroupShuffleSplit(1, test_size=fraction, random_state=seed)
     try:
-        *_, last = splitter.split(rows.condition.numpy(), rows.target.numpy(), groups)
-        stay, held = (np.asarray(part, dtype=np.int64) for part in last)
+        stay, held = _last_split(rows, groups, splitter)
         counts = np.bincount(np.concatenate([stay, held]), minlength=len(rows))
     except Exception as error:  # code of others
         raise ArgumentError(
@@ -251,4 +301,6 @@ def _hold_out(
             fix="Pass a splitter that divides any number of rows, such as GroupShuffleSplit().",
         )
     kept, out = (rows.take(torch.from_numpy(part)) for part in (stay, held))
-    return kept, None if groups is None else groups[stay], out.observed("y")
+    if groups is None:
+        return kept, None, out.observed("y"), None
+    return kept, groups[stay], out.observed("y"), groups[held][out.useful.numpy()]

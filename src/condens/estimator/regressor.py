@@ -14,10 +14,10 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.metrics import r2_score
 from sklearn.utils.validation import check_is_fitted, validate_data
-from torch import Generator, nn
+from torch import Generator, Tensor, nn
 
-from condens import persistence
 from condens.data import Rows, TableEncoder, TableLike
+from condens.data.frames import is_frame
 from condens.distributions import Mixture, checks
 from condens.errors import (
     ArgumentError,
@@ -37,11 +37,18 @@ from condens.estimator.construction import (
     n_components_of,
 )
 from condens.estimator.document import Fitted, from_dict, to_dict
-from condens.estimator.inputs import Division, Inputs, caller_level, divide, read_groups
+from condens.estimator.inputs import (
+    Division,
+    Inputs,
+    caller_level,
+    divide,
+    number_groups,
+    read_groups,
+)
 from condens.estimator.predictions import Array, Predictions, draw_seed
 from condens.evaluation.conformal import Calibration, Region
 from condens.nn import DensityNetwork
-from condens.persistence.container import naming
+from condens.persistence.container import naming, read, write
 from condens.persistence.header import short
 from condens.scalars import as_whole
 from condens.training import Epoch, History, Settings, default_components, default_settings, train
@@ -89,7 +96,7 @@ class MDNRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         validation_fraction: fraction of the rows, or of the groups, held out for early stopping;
             0.1 by default.
         calibration_fraction: fraction of the rows, or of the groups, kept from training for
-            `calibrate`, where each counts once.
+            `calibrate`, where each row, or each group, counts once.
         splitter: a splitter of scikit-learn that decides which rows are held out, such as
             `TimeSeriesSplit()`: the test rows of its last split, for validation. With a
             `calibration_fraction` above 0 these rows are for calibration, and the splitter
@@ -221,7 +228,8 @@ class MDNRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
 
         Ctrl-C ends the fit after the batch by `KeyboardInterrupt`, so that searches and loops
         around it end too. The model keeps the best weights so far, ready to predict; before the
-        end of the first epoch it is left as it was.
+        end of the first epoch it is left as it was. Warnings about the fit come last: where they
+        are errors, the model is fitted all the same.
         """
         parameters = check_parameters(self.get_params(deep=False))
         keep = parameters["warm_start"] and self.__sklearn_is_fitted__()
@@ -275,13 +283,21 @@ class MDNRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
             parameters, (X, y, sample_weight), None, None, keep=self.__sklearn_is_fitted__()
         )
 
-    def calibrate(self, X: TableLike, y: TableLike) -> Self:  # noqa: N803
+    def calibrate(
+        self,
+        X: TableLike,  # noqa: N803
+        y: TableLike,
+        *,
+        groups: ArrayLike | None = None,
+    ) -> Self:
         """Prepare `predict_region` with rows that were not used in `fit`, each counting once.
 
-        And `predict_interval(…, calibrated=True)`.
+        And `predict_interval(…, calibrated=True)`. With the group of each row [n] in `groups`,
+        every group counts once, and the coverage is that of new groups.
         """
         rows = self.read_rows(X, y)
-        return self._calibrate(self.inputs_.supported(rows))
+        numbers = None if groups is None else number_groups(read_groups(groups, len(rows)))
+        return self._calibrate(self.inputs_.supported(rows), numbers)
 
     # Predicting.
 
@@ -421,7 +437,7 @@ class MDNRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
             getattr(self, "calibration_", None),
         )
         document, tensors = to_dict(self.get_params(deep=False), fitted)
-        persistence.write(path, {"kind": "regressor", **document}, tensors)
+        write(path, {"kind": "regressor", **document}, tensors)
 
     @classmethod
     def load(
@@ -434,7 +450,7 @@ class MDNRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
 
         A file holds no code: if the model was fitted with a `backbone`, pass that function.
         """
-        document, tensors = persistence.read(path)
+        document, tensors = read(path)
         with naming(path):
             kind = document.pop("kind", None)
             if kind != "regressor":
@@ -514,7 +530,8 @@ class MDNRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     def _check_columns(self, X: TableLike) -> None:  # noqa: N803
         """Refuse, in scikit-learn's words, other columns than those fitted; X is not read."""
         check_is_fitted(self)
-        if getattr(X, "ndim", 2) != 2:
+        # A lazy frame, which scikit-learn would call empty, is refused where it is read.
+        if getattr(X, "ndim", 2) != 2 or (is_frame(X) and not hasattr(X, "__len__")):
             return
         try:
             validate_data(self, X, reset=False, skip_check_array=True)
@@ -543,9 +560,9 @@ class MDNRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
             )
         return self.calibration_
 
-    def _calibrate(self, rows: Rows) -> Self:
+    def _calibrate(self, rows: Rows, groups: Tensor | None) -> Self:
         found = Predictions(self.network_, rows.condition, flat=False)
-        self.calibration_ = Calibration.of(found.densities(), rows.target)
+        self.calibration_ = Calibration.of(found.densities(), rows.target, groups)
         return self
 
     def _set(self, fitted: Fitted) -> Self:
@@ -598,6 +615,7 @@ class MDNRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
             validation_fraction=combine_settings(parameters, Settings()).validation_fraction,
             validation=None if validation_data is None else inputs.validation(validation_data),
             seed=seed,
+            again=parameters["warm_start"] or parameters["directory"] is not None,
         )
         settings = combine_settings(parameters, default_settings(len(division.rows)))
         settings = replace(settings, seed=seed, start="keep" if keep else settings.start)
@@ -613,16 +631,19 @@ class MDNRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
                 f"fit was interrupted {how_far(history)}. The model is as it was."
             )
         history.rows_left_out = division.rows_left_out
-        # Some data need one component only, which is no news if nobody chose their number.
-        history.warn(
-            stacklevel=caller_level(),
-            ignore=(UnusedComponentsWarning,) if self.n_components is None else (),
-        )
         # In double precision a row has the same density in every batch.
         self._set(Fitted(inputs, network.cpu().double().eval(), history, seed))
         if interrupted.is_set():
             raise KeyboardInterrupt(f"fit was interrupted {how_far(history)}. The model has them.")
-        return self if division.calibration is None else self._calibrate(division.calibration)
+        if division.calibration is not None:
+            self._calibrate(division.calibration, division.calibration_groups)
+        # Last: where warnings are errors, the fit is not lost. Some data need one component only,
+        # which is no news if nobody chose their number.
+        history.warn(
+            stacklevel=caller_level(),
+            ignore=(UnusedComponentsWarning,) if self.n_components is None else (),
+        )
+        return self
 
     def _train(
         self,

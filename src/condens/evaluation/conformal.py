@@ -6,6 +6,10 @@ density. The region of all targets up to the ⌈(m+1)·0.9⌉-th smallest score 
 new targets on average, if these come as the m rows did, and no more than 90 % + 1/(m+1) where no
 scores are equal (Vovk et al. 2005; for highest-density regions Izbicki et al. 2022). This holds
 for any score that is the same function of density and target for both: nothing here is random.
+
+Rows that come in groups, such as those of one patient, are not m independent ones. There the
+groups count once each, whatever their number of rows, and the region holds a new target of a new
+group with the probability asked for (hierarchical conformal prediction, Lee et al. 2023).
 """
 
 import math
@@ -111,15 +115,23 @@ class Calibration:
         levels: [m] for each target alone, where it was observed, −log of twice the probability
             on the far side of it: 0 at the median, and finite far beyond the last digit of a
             probability.
+        weights: of the ranks, then of the levels of each target: one over the number of scores
+            of the same group. None where every row counts once.
     """
 
-    def __init__(self, ranks: Tensor, levels: Sequence[Tensor]) -> None:
+    def __init__(
+        self, ranks: Tensor, levels: Sequence[Tensor], weights: Sequence[Tensor] | None = None
+    ) -> None:
         self.ranks, self.levels = ranks, tuple(levels)
+        self.weights = None if weights is None else tuple(weights)
 
     @classmethod
     @torch.no_grad()
-    def of(cls, mixture: Mixture, target: Numbers) -> "Calibration":
-        """Score targets [m, D] by their densities [m]; rows with NaN count for intervals only."""
+    def of(cls, mixture: Mixture, target: Numbers, groups: Tensor | None = None) -> "Calibration":
+        """Score targets [m, D] by their densities [m]; rows with NaN count for intervals only.
+
+        `groups` are the numbers of the rows' groups [m].
+        """
         target = torch.as_tensor(target, dtype=torch.float64)
         if target.shape != (*mixture.batch_shape, mixture.dimensions) or target.dim() != 2:
             raise ShapeError(
@@ -133,22 +145,24 @@ class Calibration:
             _ranks(_levels(part), part.log_prob(target[rows]))
             for rows, part in _blocks(mixture, whole)
         ]
-        scores = []
-        for dim in range(mixture.dimensions):
-            seen = (~target[:, dim].isnan()).nonzero().flatten()
-            scores.append(_scores(mixture[seen].marginal(dim), target[seen, dim, None]))
-        return cls(torch.cat([*ranks, target[:0, 0]]), scores)
+        observed = [(~column.isnan()).nonzero().flatten() for column in target.unbind(1)]
+        scores = [
+            _scores(mixture[seen].marginal(dim), target[seen, dim, None])
+            for dim, seen in enumerate(observed)
+        ]
+        weights = None if groups is None else [_weights(groups[r]) for r in (whole, *observed)]
+        return cls(torch.cat([*ranks, target[:0, 0]]), scores, weights)
 
     def region(self, mixture: Mixture, coverage: float) -> Region:
         """Return the regions of new densities [n]."""
         coverage = checks.check_coverage("coverage", coverage)
-        _conformal(self.ranks, coverage)  # refused here, not where it is first asked
+        self._threshold(0, coverage)  # refused here, not where it is first asked
         return Region(mixture, coverage, self)
 
     @torch.no_grad()
     def log_threshold(self, mixture: Mixture, coverage: float) -> Tensor:
         """Return the log density [n] from which on a point belongs to the region."""
-        rank = _conformal(self.ranks, checks.check_coverage("coverage", coverage))
+        rank = self._threshold(0, checks.check_coverage("coverage", coverage))
         blocks = _blocks(mixture, torch.arange(len(mixture)))
         found = torch.cat([_ranked(_levels(part), rank) for _, part in blocks])
         return found - _slack(found, mixture.dtype)
@@ -158,26 +172,46 @@ class Calibration:
         """Return the ends [n, D], in double precision, of an interval for each target alone."""
         coverage = checks.check_coverage("coverage", coverage)
         ends = [
-            mixture.marginal(dim).tail_interval(_log_tail(_conformal(scores, coverage)))
-            for dim, scores in enumerate(self.levels)
+            mixture.marginal(dim).tail_interval(_log_tail(self._threshold(1 + dim, coverage)))
+            for dim in range(len(self.levels))
         ]
         lower, upper = (torch.cat(side, -1) for side in zip(*ends, strict=True))
         return lower, upper
 
+    def _threshold(self, place: int, coverage: float) -> float:
+        """Return the threshold of the ranks, at place 0, or of a target's levels."""
+        scores = (self.ranks, *self.levels)[place]
+        return _conformal(scores, coverage, None if self.weights is None else self.weights[place])
 
-def _conformal(scores: Tensor, coverage: float) -> float:
-    """Return the score that new ones reach at most, with the probability asked for."""
+
+def _conformal(scores: Tensor, coverage: float, weights: Tensor | None = None) -> float:
+    """Return the score that new ones reach at most, with the probability asked for.
+
+    The least score up to which the weights sum to (their sum + 1) · coverage.
+    """
     # As it was typed: in binary 0.9 is a hair above nine tenths, and one row more.
-    count, exact = len(scores), Fraction(str(coverage))
-    place = math.ceil((count + 1) * exact)
-    if place > count:
+    exact, unit = Fraction(str(coverage)), "rows" if weights is None else "groups"
+    count = len(scores) if weights is None else round(weights.sum().item())
+    needed = (count + 1) * exact
+    if needed > count:
         raise ArgumentError(
             "coverage",
-            got=f"is {coverage}, with {count} rows to calibrate on",
+            got=f"is {coverage}, with {count} {unit} to calibrate on",
             expected=f"so high a coverage takes at least {math.ceil(exact / (1 - exact))}",
-            fix="Calibrate on more rows, or ask for less.",
+            fix=f"Calibrate on more {unit}, or ask for less.",
         )
-    return float(scores.sort().values[place - 1])
+    ordered = scores.sort()
+    if weights is None:
+        return float(ordered.values[math.ceil(needed) - 1])
+    # Sums of 1/n are rounded: where they reach it but for the last digits, they do.
+    short = weights[ordered.indices].cumsum(0) < float(needed) * (1 - SLACK)
+    return float(ordered.values[min(int(short.sum()), len(scores) - 1)])
+
+
+def _weights(groups: Tensor) -> Tensor:
+    """Return one over the size of each row's group. Shapes: [m] → [m]."""
+    _, place, counts = groups.unique(return_inverse=True, return_counts=True)
+    return 1 / counts[place].double()
 
 
 def _slack(size: Number, dtype: torch.dtype = torch.float64) -> Number:

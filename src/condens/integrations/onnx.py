@@ -12,7 +12,6 @@ import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
 import torch
@@ -21,7 +20,7 @@ from torch import Generator, Tensor, nn
 
 from condens.data.encoder import Numbers, TableEncoder
 from condens.errors import ArgumentError, ShapeError
-from condens.files import cannot_hold
+from condens.files import as_path, cannot_hold
 from condens.functional.mixture import log_prob
 from condens.functional.precision import widen
 from condens.functional.sampling import from_latent, pick
@@ -255,8 +254,8 @@ def export(
             `condition_columns`.
         opset: of ONNX.
 
-    b and S may vary. Before the file is written, ONNX checks it, onnxruntime runs it and its
-    answers are compared with the network's: they agree to 1e-5 of a column's largest number in
+    b and S may vary, from 1. Before the file is written, ONNX checks it, onnxruntime runs it and
+    its answers are compared with the network's: they agree to 1e-5 of a column's largest number in
     float32, beyond the rounding of the network itself, and to 1e-10 in float64.
 
     >>> from condens.nn import MixtureNetwork
@@ -268,9 +267,9 @@ def export(
     """
     # A path that can hold no file is refused before any work. What only the system can tell, such
     # as who may write there, `store` tells in the end.
-    fault = None
+    place, fault = as_path("path", path), None
     with suppress(OSError, ValueError, RuntimeError):
-        fault = cannot_hold(Path(path))
+        fault = cannot_hold(place)
     if fault is not None:
         raise ArgumentError("path", **fault)
     what = as_choice("what", what, tuple(GRAPHS), fix="Pass one of these words.")

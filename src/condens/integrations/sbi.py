@@ -330,6 +330,13 @@ def from_mog(mog: MoG) -> GaussianMixture:
     The precisions of sbi's MDN have 1e-4 more on their diagonals than their factors, so that its
     `log_prob` is not quite a density; that of the result is the density of its samples.
     """
+    if not isinstance(mog, MoG):
+        raise KindError(
+            "mog",
+            got=f"is a {type(mog).__name__}",
+            expected="sbi's MoG was expected",
+            fix="Pass one, such as an estimator's get_uncorrected_mog(condition).",
+        )
     upper = mog.precision_factors
     if bool(upper.tril(-1).any()) or not bool((upper.diagonal(dim1=-2, dim2=-1) > 0).all()):
         raise NotPositiveDefiniteError(

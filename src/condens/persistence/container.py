@@ -12,7 +12,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from io import BufferedReader
-from pathlib import Path
 from typing import Any
 
 import safetensors.torch
@@ -26,7 +25,7 @@ from condens.errors import (
     ModelFileNotFoundError,
     NotFiniteError,
 )
-from condens.files import cannot_hold, open_regular, write_whole
+from condens.files import as_path, cannot_hold, open_regular, write_whole
 from condens.persistence.header import (
     MAX_AXES,
     MAX_HEADER_BYTES,
@@ -67,12 +66,13 @@ def write(
 
 def store(path: str | os.PathLike[str], data: bytes) -> None:
     """Write bytes to a file, whole or not at all, or raise `ModelFileError`."""
+    place = as_path("path", path)
     with naming(path):
         try:
-            fault = cannot_hold(Path(path))
+            fault = cannot_hold(place)
             if fault is not None:
                 raise ModelFileError("the path", **fault)
-            write_whole(Path(path).resolve(), data)
+            write_whole(place.resolve(), data)
         except (OSError, ValueError, RuntimeError) as error:  # the last: links in a circle
             raise ModelFileError(
                 "the file",
@@ -192,8 +192,9 @@ def _plain(name: str, tensor: Tensor) -> Tensor:
 @contextmanager
 def _opened(path: str | os.PathLike[str]) -> Iterator[BufferedReader]:
     """Open a regular file to read from; raise `ModelFileError` for what the system refuses."""
+    place = as_path("path", path)
     try:
-        mode = Path(path).stat().st_mode
+        mode = place.stat().st_mode
         if not stat.S_ISREG(mode):
             raise ModelFileError(
                 "the path",
@@ -201,7 +202,7 @@ def _opened(path: str | os.PathLike[str]) -> Iterator[BufferedReader]:
                 expected="a regular file was expected",
                 fix="Name a model file.",
             )
-        with os.fdopen(open_regular(Path(path)), "rb") as file:
+        with os.fdopen(open_regular(place), "rb") as file:
             yield file
     except (OSError, ValueError) as error:
         absent = isinstance(error, FileNotFoundError)

@@ -25,7 +25,7 @@ from torch import Tensor, nn
 
 from condens.data import Rows
 from condens.errors import CondensError, RunDirectoryError
-from condens.files import append, open_regular, take_lock, write_whole
+from condens.files import append, as_path, open_regular, take_lock, write_whole
 from condens.nn import MLP, DensityNetwork, Head, TableMLP
 from condens.scalars import encode_floats
 from condens.training.settings import Settings
@@ -34,8 +34,8 @@ from condens.training.state import State, Tensors
 STATES_KEPT = 2
 _WRITING = (
     "cannot be written ({})",
-    "a run keeps its state there; the one before is still good",
-    "Make room, and run again to go on from it.",
+    "a run keeps its state there",
+    "Make room, and run again: it goes on from the last state that is there.",
 )
 _RESTORE = "Restore the files from a copy, or begin again in another directory."
 _STATE_FILE = re.compile(r"state-([0-9]{8,})\.(json|safetensors)")
@@ -55,7 +55,7 @@ class RunDirectory:
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        self.path = Path(path)
+        self.path = as_path("directory", path)
         self._lock = ExitStack()
         self._next = 0
 
