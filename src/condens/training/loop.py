@@ -206,8 +206,10 @@ class _Loop:
             self.network.load_state_dict(self.state.best)
             self.network.eval()
             if line is not None:
-                best = self.history
-                line.close(f"best validation {best.best_nll:.4g} in epoch {best.best_epoch + 1}")
+                line.close(
+                    f"best validation {self.history.best_nll:.4g} "
+                    f"in epoch {self.history.best_epoch + 1}"
+                )
         if position.done:
             found = problems(self._diagnose())
             self.history.warnings = [str(problem) for problem in found]
@@ -280,12 +282,9 @@ class _Loop:
         if length > self.settings.clip:
             clip_grads_with_norm_(state.parameters, self.settings.clip, size)
         state.step(self._rate())
-        position.step += 1
         position.skipped_in_a_row = 0
         position.loss_sum += value * len(batch)
         position.rows += len(batch)
-        if self.settings.average:
-            state.follow(self.settings.average)
 
     def _rate(self) -> float:
         settings, position = self.settings, self.state.position
@@ -424,45 +423,47 @@ def _callbacks(given: Any) -> tuple[Callback, ...]:
 def _check_trainable(network: DensityNetwork, settings: Settings) -> None:
     """Refuse networks that no step can change, or whose frozen bias the start would change."""
     named = dict(network.named_parameters())
-    for name, parameter in named.items():
-        if isinstance(parameter, nn.UninitializedParameter):
-            raise ArgumentError(
-                "network",
-                got=f"has {name}, which has no shape yet",
-                expected="every layer's size is needed",
-                fix="Call the backbone once with some standardised conditions.",
-            )
-        if parameter.is_inference():
-            raise ArgumentError(
-                "network",
-                got=f"has {name}, made under torch.inference_mode",
-                expected="such tensors have no gradient",
-                fix="Make the network outside of it.",
-            )
-    if not any(parameter.requires_grad for parameter in named.values()):
-        raise ArgumentError(
-            "network",
-            got="has no parameter that requires a gradient",
-            expected="training changes some",
-            fix="Call network.requires_grad_(True), or on the part to be trained.",
-        )
-    dtypes = {str(parameter.dtype).removeprefix("torch.") for parameter in named.values()}
-    # Foreign modules may mix precisions on purpose.
-    if len(dtypes) > 1 and not draws_from_torch(network):
-        raise ArgumentError(
-            "network",
-            got=f"is in {' and '.join(sorted(dtypes))}",
-            expected="one precision was expected",
-            fix="Call network.float().",
-        )
+    lazy = next((n for n, p in named.items() if isinstance(p, nn.UninitializedParameter)), None)
+    # Parameters without a shape cannot be asked.
+    inference = next((n for n, p in named.items() if lazy is None and p.is_inference()), None)
+    dtypes = {str(p.dtype).removeprefix("torch.") for p in named.values()}
     heads = [module for module in network.modules() if isinstance(module, Head)]
-    if settings.start == "data" and any(not head.linear.bias.requires_grad for head in heads):
-        raise ArgumentError(
-            "network",
-            got="has a head whose bias is frozen",
-            expected="start='data' would move it",
-            fix="Pass Settings(start='keep').",
-        )
+    faults = (
+        (
+            lazy is not None,
+            f"has {lazy}, which has no shape yet",
+            "every layer's size is needed",
+            "Call the backbone once with some standardised conditions.",
+        ),
+        (
+            inference is not None,
+            f"has {inference}, made under torch.inference_mode",
+            "such tensors have no gradient",
+            "Make the network outside of it.",
+        ),
+        (
+            not any(p.requires_grad for p in named.values()),
+            "has no parameter that requires a gradient",
+            "training changes some",
+            "Call network.requires_grad_(True), or on the part to be trained.",
+        ),
+        (
+            # Foreign modules may mix precisions on purpose.
+            len(dtypes) > 1 and not draws_from_torch(network),
+            f"is in {' and '.join(sorted(dtypes))}",
+            "one precision was expected",
+            "Call network.float().",
+        ),
+        (
+            settings.start == "data" and not all(h.linear.bias.requires_grad for h in heads),
+            "has a head whose bias is frozen",
+            "start='data' would move it",
+            "Pass Settings(start='keep').",
+        ),
+    )
+    for wrong, got, expected, fix in faults:
+        if wrong:
+            raise ArgumentError("network", got=got, expected=expected, fix=fix)
 
 
 def _check_rows(network: DensityNetwork, rows: Rows) -> None:

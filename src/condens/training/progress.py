@@ -36,12 +36,10 @@ class Progress:
 
     def close(self, text: str) -> None:
         """Leave a last line behind."""
-        self._line(text)
-        self.stream.write("\n")
-        self.stream.flush()
+        self._line(text, end="\n")
 
-    def _line(self, text: str) -> None:
-        self.stream.write("\r" + text.ljust(self._length))
+    def _line(self, text: str, end: str = "") -> None:
+        self.stream.write("\r" + text.ljust(self._length) + end)
         self.stream.flush()
         self._length = len(text)
 

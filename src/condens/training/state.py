@@ -66,7 +66,7 @@ class State:
     """The mutable part of a run. `tensors` and `values` are all of it; `load` takes them back."""
 
     def __init__(self, network: DensityNetwork, settings: Settings) -> None:
-        self.network = network
+        self.network, self.settings = network, settings
         # Of the noise and the dropout.
         self.generator = Generator(network.target_scaling.scale.device).manual_seed(settings.seed)
         self.parameters: list[Tensor] = [p for p in network.parameters() if p.requires_grad]
@@ -78,11 +78,11 @@ class State:
         )
         # As AdamW would at a parameter's first gradient: so every state has the same tensors.
         for p in self.parameters:
-            step = torch.zeros((), dtype=torch.float32, device=p.device)
-            moments = {"exp_avg": torch.zeros_like(p), "exp_avg_sq": torch.zeros_like(p)}
-            self.optimiser.state[p] = {"step": step, **moments}
-        self.decay = settings.weight_decay
-        self.averages = settings.average > 0
+            self.optimiser.state[p] = {
+                "step": torch.zeros((), dtype=torch.float32, device=p.device),
+                "exp_avg": torch.zeros_like(p),
+                "exp_avg_sq": torch.zeros_like(p),
+            }
         self.average = [p.detach().clone() for p in self.parameters]
         self.position = Position()
         self.history = History()
@@ -124,19 +124,16 @@ class State:
 
     @torch.no_grad()
     def step(self, rate: float) -> None:
-        """Let the optimiser take a step."""
+        """Let the optimiser take a step, and the average follow; faster at the beginning."""
         self.optimiser.param_groups[0]["lr"] = rate
-        if self.decay and self.matrices:
-            torch._foreach_mul_(self.matrices, 1 - rate * self.decay)
+        if self.settings.weight_decay and self.matrices:
+            torch._foreach_mul_(self.matrices, 1 - rate * self.settings.weight_decay)
         self.optimiser.step()
-
-    @torch.no_grad()
-    def follow(self, decay: float) -> None:
-        """Move the average towards the weights; faster at the beginning."""
-        step = self.position.step
-        torch._foreach_lerp_(
-            self.average, self.parameters, 1 - min(decay, (1 + step) / (10 + step))
-        )
+        self.position.step += 1
+        if self.settings.average:
+            steps = self.position.step
+            decay = min(self.settings.average, (1 + steps) / (10 + steps))
+            torch._foreach_lerp_(self.average, self.parameters, 1 - decay)
 
     @contextmanager
     def averaged(self) -> Iterator[None]:
@@ -148,7 +145,7 @@ class State:
             self._swap()
 
     def _swap(self) -> None:
-        if self.averages:
+        if self.settings.average:
             for parameter, average in zip(self.parameters, self.average, strict=True):
                 parameter.data, average.data = average.data, parameter.data
 
