@@ -156,9 +156,11 @@ class RunDirectory:
         try:
             yield
         except (OSError, ValueError) as error:
-            reason = getattr(error, "strerror", None) or error
             raise RunDirectoryError(
-                str(self.path), got=got.format(reason), expected=expected, fix=fix
+                str(self.path),
+                got=got.format(getattr(error, "strerror", None) or error),
+                expected=expected,
+                fix=fix,
             ) from error
 
     def _numbers(self) -> list[int]:
@@ -206,10 +208,9 @@ def identity(
     network: DensityNetwork, settings: Settings, rows: Rows, validation: Rows | None
 ) -> Identity:
     """Return the architecture of the network, the settings, and a hash of the data's bytes."""
-    parts = {"rows": rows, "validation": validation or ()}
     hashes = [
         (name, place, _hash(tensor))
-        for name, part in parts.items()
+        for name, part in (("rows", rows), ("validation", validation or ()))
         for place, tensor in enumerate(part)
         if tensor is not None
     ]
