@@ -73,8 +73,7 @@ def _slices(rows: Rows, start: int, size: int) -> Iterator[Rows]:
 
 def _mixed(seed: int, epoch: int) -> int:
     """Return a seed for an epoch that differs from those of other epochs and seeds."""
-    digest = hashlib.sha256(f"{seed} {epoch}".encode()).digest()
-    return int.from_bytes(digest[:7], "little")
+    return int.from_bytes(hashlib.sha256(f"{seed} {epoch}".encode()).digest()[:7], "little")
 
 
 class Noise:

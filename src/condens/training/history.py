@@ -157,8 +157,10 @@ class History:
 
 def record_to_dict(record: Any) -> dict[str, Any]:
     """Return the fields of a dataclass instance as JSON can hold them."""
-    values = {f.name: _plain(f.name, getattr(record, f.name), f.type) for f in fields(record)}
-    return dict(encode_floats(values))
+    return {
+        f.name: encode_floats(_plain(f.name, getattr(record, f.name), f.type))
+        for f in fields(record)
+    }
 
 
 def record_from_dict(kind: type[Any], values: Any) -> dict[str, Any]:

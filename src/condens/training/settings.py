@@ -84,8 +84,11 @@ class Settings:
         >>> Settings(epochs=5, clip=1)
         Settings(epochs=5, clip=1.0)
         """
-        given = ((field, getattr(self, field.name)) for field in fields(self))
-        changes = (f"{field.name}={value!r}" for field, value in given if value != field.default)
+        changes = (
+            f"{field.name}={getattr(self, field.name)!r}"
+            for field in fields(self)
+            if getattr(self, field.name) != field.default
+        )
         return f"{type(self).__name__}({', '.join(changes)})"
 
     def to_dict(self) -> dict[str, Any]:
