@@ -87,11 +87,11 @@ def to_dict(parameters: Mapping[str, Any], fitted: Fitted) -> tuple[Document, di
     tensors = network.state_dict(prefix="network.")
     if fitted.calibration is not None:
         scores = (fitted.calibration.ranks, *fitted.calibration.levels)
-        names = _score_names(network.dimensions)
+        names = _names("scores", network.dimensions)
         # A file holds finite numbers only.
         tensors |= {n: s.clamp(max=MAX_DOUBLE) for n, s in zip(names, scores, strict=True)}
         if fitted.calibration.weights is not None:
-            names = _weight_names(network.dimensions)
+            names = _names("weights", network.dimensions)
             tensors |= dict(zip(names, fitted.calibration.weights, strict=True))
     return document, tensors
 
@@ -114,7 +114,16 @@ def from_dict(
             "settings": None if settings is None else Settings.from_dict(settings),
             "target_transform": None if network.transforms is None else list(network.transforms),
         }
-        fitted = _fitted(document, tensors, encoder, network)
+        _check_columns(network, encoder)
+        targets = network.dimensions
+        flat = bool(document["flat"]) and targets == 1
+        fitted = Fitted(
+            Inputs(encoder, network.names, flat, network.transforms or (Real(),) * targets),
+            network.double(),
+            History.from_dict(document["history"]),
+            as_whole("seed", document["seed"], 0, 2**31 - 1, fix="Save the model again."),
+            _calibration(tensors, targets),
+        )
         again, stored = to_dict(parameters, fitted)
         # What is read must be written the same: no other key, type or value.
         if canonical(again) != canonical(document) or stored.keys() != tensors.keys():
@@ -159,24 +168,6 @@ def _made(
         ) from error
 
 
-def _fitted(
-    document: Mapping[str, Any],
-    tensors: Mapping[str, Tensor],
-    encoder: TableEncoder,
-    network: DensityNetwork,
-) -> Fitted:
-    _check_columns(network, encoder)
-    targets = network.dimensions
-    flat = bool(document["flat"]) and targets == 1
-    return Fitted(
-        Inputs(encoder, network.names, flat, network.transforms or (Real(),) * targets),
-        network.double(),
-        History.from_dict(document["history"]),
-        as_whole("seed", document["seed"], 0, 2**31 - 1, fix="Save the model again."),
-        _calibration(tensors, targets),
-    )
-
-
 def _check_columns(network: DensityNetwork, encoder: TableEncoder) -> None:
     """Refuse a network and an encoder that are valid but do not belong together."""
     scaling = network.condition_scaling
@@ -192,29 +183,27 @@ def _check_columns(network: DensityNetwork, encoder: TableEncoder) -> None:
             )
 
 
-def _score_names(targets: int) -> list[str]:
-    return ["scores.region", *(f"scores.interval.{dim}" for dim in range(targets))]
-
-
-def _weight_names(targets: int) -> list[str]:
-    return [name.replace("scores", "weights") for name in _score_names(targets)]
+def _names(kind: str, targets: int) -> list[str]:
+    return [f"{kind}.region", *(f"{kind}.interval.{dim}" for dim in range(targets))]
 
 
 def _calibration(tensors: Mapping[str, Tensor], targets: int) -> Calibration | None:
-    names, weight_names = _score_names(targets), _weight_names(targets)
-    if names[0] not in tensors:
+    if "scores.region" not in tensors:
         return None
-    parts = [tensors[name] for name in names]
-    weights = [tensors[name] for name in weight_names] if weight_names[0] in tensors else None
-    for part in parts:
-        valid = part.dim() == 1 and part.dtype == torch.float64
-        if not valid or not bool(((part >= 0) & (part <= MAX_DOUBLE)).all()):
-            raise _damaged("has an invalid calibration", "a vector of scores was expected")
-    for part, weight in zip(parts, weights or (), strict=weights is not None):
-        valid = weight.shape == part.shape and weight.dtype == torch.float64
-        if not valid or not bool(((weight > 0) & (weight <= 1)).all()):
-            raise _damaged("has an invalid calibration", "a weight of each score was expected")
-    ranks, *levels = (torch.where(part == MAX_DOUBLE, math.inf, part) for part in parts)
+    scores = [tensors[name] for name in _names("scores", targets)]
+    weights = None
+    if "weights.region" in tensors:
+        weights = [tensors[name] for name in _names("weights", targets)]
+    for score, weight in zip(scores, weights or map(torch.ones_like, scores), strict=True):
+        valid = (
+            score.dim() == 1
+            and score.shape == weight.shape
+            and score.dtype == weight.dtype == torch.float64
+            and bool(((score >= 0) & (score <= MAX_DOUBLE) & (weight > 0) & (weight <= 1)).all())
+        )
+        if not valid:
+            raise _damaged("has an invalid calibration", "scores and their weights were expected")
+    ranks, *levels = (torch.where(score == MAX_DOUBLE, math.inf, score) for score in scores)
     return Calibration(ranks, levels, weights)
 
 

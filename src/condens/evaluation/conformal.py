@@ -97,9 +97,8 @@ class Region:
         """
         count = checks.check_count("n_samples", n_samples)
         levels = self.mixture.log_prob(self.mixture.sample((count,), generator=generator))
-        inside = levels >= self.log_threshold
         # Relative to the threshold: the densities of many dimensions are beyond all scales.
-        each = torch.where(inside, (self.log_threshold - levels).exp(), 0.0)
+        each = torch.where(levels >= self.log_threshold, (self.log_threshold - levels).exp(), 0.0)
         unit = (-self.log_threshold).exp()
         value, error = unit * each.mean(0), unit * each.std(0) / math.sqrt(count)
         return Estimate(*(torch.where(unit.isinf(), math.inf, part) for part in (value, error)))
@@ -162,7 +161,7 @@ class Calibration:
     @torch.no_grad()
     def log_threshold(self, mixture: Mixture, coverage: float) -> Tensor:
         """Return the log density [n] from which on a point belongs to the region."""
-        rank = self._threshold(0, checks.check_coverage("coverage", coverage))
+        rank = self._threshold(0, coverage)
         blocks = _blocks(mixture, torch.arange(len(mixture)))
         found = torch.cat([_ranked(_levels(part), rank) for _, part in blocks])
         return found - _slack(found, mixture.dtype)
@@ -170,7 +169,6 @@ class Calibration:
     @torch.no_grad()
     def interval(self, mixture: Mixture, coverage: float) -> tuple[Tensor, Tensor]:
         """Return the ends [n, D], in double precision, of an interval for each target alone."""
-        coverage = checks.check_coverage("coverage", coverage)
         ends = [
             mixture.marginal(dim).tail_interval(_log_tail(self._threshold(1 + dim, coverage)))
             for dim in range(len(self.levels))
@@ -180,8 +178,11 @@ class Calibration:
 
     def _threshold(self, place: int, coverage: float) -> float:
         """Return the threshold of the ranks, at place 0, or of a target's levels."""
-        scores = (self.ranks, *self.levels)[place]
-        return _conformal(scores, coverage, None if self.weights is None else self.weights[place])
+        return _conformal(
+            (self.ranks, *self.levels)[place],
+            checks.check_coverage("coverage", coverage),
+            None if self.weights is None else self.weights[place],
+        )
 
 
 def _conformal(scores: Tensor, coverage: float, weights: Tensor | None = None) -> float:
@@ -228,10 +229,9 @@ def _ranks(levels: Tensor, level: Tensor) -> Tensor:
     before = levels.gather(0, (above - 1).clamp(min=0).unsqueeze(0)).squeeze(0)
     after = levels.gather(0, above.clamp(max=last).unsqueeze(0)).squeeze(0)
     between = above + (before - level) / (before - after)
-    highest = 1 / (1 + level - levels[0])
     return torch.where(
         above == 0,
-        highest,
+        1 / (1 + level - levels[0]),
         torch.where(above > last, len(levels) + levels[-1] - level, between),
     )
 
