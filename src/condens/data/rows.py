@@ -44,24 +44,24 @@ class Rows(NamedTuple):
         condition, target = _columns(condition, first), _columns(target, second)
         if not target.is_floating_point():
             target = target.double()
-        if target.dim() != 2:
-            raise ShapeError(
-                second,
-                got=f"has shape {list(target.shape)}",
-                expected="[rows, targets] was expected",
-                fix="Pass one column for each target.",
-            )
-        if len(condition) != len(target):
-            raise ShapeError(
-                second,
-                got=f"has {len(target)} rows",
-                expected=f"{first} has {len(condition)}",
-                fix="Pass one row for each.",
-            )
-        if not len(target):
-            raise ShapeError(
-                second, got="has no rows", expected="at least one is needed", fix="Pass some data."
-            )
+        faults = (
+            (
+                target.dim() != 2,
+                f"has shape {list(target.shape)}",
+                "[rows, targets] was expected",
+                "Pass one column for each target.",
+            ),
+            (
+                len(condition) != len(target),
+                f"has {len(target)} rows",
+                f"{first} has {len(condition)}",
+                "Pass one row for each.",
+            ),
+            (not len(target), "has no rows", "at least one is needed", "Pass some data."),
+        )
+        for wrong, got, expected, fix in faults:
+            if wrong:
+                raise ShapeError(second, got=got, expected=expected, fix=fix)
         _check_finite(
             first,
             condition,

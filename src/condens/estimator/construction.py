@@ -69,8 +69,7 @@ class Architecture:
 
         A user's backbone is made with torch's generator seeded by this one.
         """
-        real = all(isinstance(transform, Real) for transform in self.transforms)
-        transforms = None if real else self.transforms
+        transforms = None if all(isinstance(t, Real) for t in self.transforms) else self.transforms
         if self.covariance == "low_rank" and transforms is not None:
             raise ArgumentError(
                 "target_transform",
@@ -235,14 +234,9 @@ def _n_components(name: str, value: Any) -> int | str:
     )
 
 
-def _setting(name: str, value: Any) -> Any:
-    return getattr(Settings(**{name: value}), name)
-
-
 def _device(name: str, value: Any) -> torch.device:
     try:
-        device = torch.device(value)
-        torch.empty(1, device=device).cpu()
+        torch.empty(1, device=torch.device(value)).cpu()
     except Exception as error:  # torch raises what its back ends raise
         raise ArgumentError(
             name,
@@ -250,7 +244,7 @@ def _device(name: str, value: Any) -> torch.device:
             expected=f"torch cannot train there ({reason(error).splitlines()[0].rstrip('.')})",
             fix="Pass 'cpu', or 'cuda' on a machine with a supported graphics card.",
         ) from None
-    return device
+    return torch.device(value)
 
 
 def _directory(name: str, value: Any) -> Any:
@@ -296,7 +290,9 @@ CHECKS: Mapping[str, Check] = {
         )
     ),
     "settings": _optional(lambda _, value: Settings.given(value)),
-    **dict.fromkeys(SETTING_NAMES, _optional(_setting)),
+    **dict.fromkeys(
+        SETTING_NAMES, _optional(lambda name, value: getattr(Settings(**{name: value}), name))
+    ),
     "directory": _optional(_directory),
     "device": _optional(_device),
     "warm_start": check_flag,

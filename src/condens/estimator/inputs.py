@@ -51,9 +51,8 @@ class Inputs:
         target_transform: choice.TargetTransform,
     ) -> tuple[Self, Rows]:
         """Learn the columns; return them and the rows."""
-        _require(y)
         table = Table.read(X, "X")
-        target = TargetColumns.of(y, "y")
+        target = _read_targets(y, "y")
         encoder = TableEncoder.fit(table, "X")
         transforms = _choose_transforms(target_transform, target)
         inputs = cls(encoder, target.names, target.flat, transforms)
@@ -74,7 +73,6 @@ class Inputs:
         names: tuple[str, str, str] = NAMES,
     ) -> Rows:
         """Return checked rows: X encoded, the columns of y in the order of the fit."""
-        _require(y)
         return Rows.of(
             self.encoder.encode(X, names[0]),
             self._target(y, names[1]),
@@ -104,7 +102,7 @@ class Inputs:
 
     def _target(self, y: TableLike, name: str) -> Tensor:
         """Return targets [n, D], taken by their names where both tables have them."""
-        given = TargetColumns.of(y, name, observed=False)
+        given = _read_targets(y, name, observed=False)
         count, fitted, ours = given.values.shape[1], len(self.transforms), self.target_names
         listed = "" if ours is None else f" ({', '.join(ours)})"
         expected = f"the model was fitted on {fitted} target(s){listed}"
@@ -114,12 +112,13 @@ class Inputs:
         return in_order(given.values, given.names, ours, name, expected=expected, fix=fix)
 
 
-def _require(y: TableLike) -> None:
+def _read_targets(y: TableLike, name: str, *, observed: bool = True) -> TargetColumns:
     if y is None:
         # The words of scikit-learn, which users know and search for.
         raise ArgumentError(
             "MDNRegressor requires y to be passed, but the target y is None. Pass the targets."
         )
+    return TargetColumns.of(y, name, observed=observed)
 
 
 def _choose_transforms(

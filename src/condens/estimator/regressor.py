@@ -234,27 +234,32 @@ class MDNRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         parameters = check_parameters(self.get_params(deep=False))
         keep = parameters["warm_start"] and self.__sklearn_is_fitted__()
         directory, fraction = parameters["directory"], parameters["validation_fraction"]
-        if directory is not None and keep:
-            raise ArgumentError(
+        faults = (
+            (
+                directory is not None and keep,
                 "directory",
-                got=f"is {directory!r} in a fit that continues with a fitted network",
-                expected="a run in a directory starts with a new network",
-                fix="Leave it out, or pass warm_start=False.",
-            )
-        if directory is not None and not isinstance(self.random_state, Integral):
-            raise ArgumentError(
+                f"is {directory!r} in a fit that continues with a fitted network",
+                "a run in a directory starts with a new network",
+                "Leave it out, or pass warm_start=False.",
+            ),
+            (
+                directory is not None and not isinstance(self.random_state, Integral),
                 "directory",
-                got=f"is {directory!r} with random_state={self.random_state!r}",
-                expected="a fit that can be resumed needs the same seed again",
-                fix="Pass a whole number, such as random_state=0.",
-            )
-        if validation_data is not None and fraction:
-            raise ArgumentError(
+                f"is {directory!r} with random_state={self.random_state!r}",
+                "a fit that can be resumed needs the same seed again",
+                "Pass a whole number, such as random_state=0.",
+            ),
+            (
+                validation_data is not None and fraction,
                 "validation_data",
-                got=f"was passed with validation_fraction={fraction}",
-                expected="one of them was expected",
-                fix="Leave either out.",
-            )
+                f"was passed with validation_fraction={fraction}",
+                "one of them was expected",
+                "Leave either out.",
+            ),
+        )
+        for wrong, name, got, expected, fix in faults:
+            if wrong:
+                raise ArgumentError(name, got=got, expected=expected, fix=fix)
         return self._fit(parameters, (X, y, sample_weight), groups, validation_data, keep=keep)
 
     def partial_fit(
@@ -677,7 +682,7 @@ class MDNRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
             network: DensityNetwork = copy.deepcopy(self.network_).float().to(device)
         else:
             network = architecture.networks(n_components, generator=generator).to(device)
-        history = train(
+        return network, train(
             network,
             rows,
             settings,
@@ -687,4 +692,3 @@ class MDNRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
             progress=parameters["verbose"],
             warn=False,
         )
-        return network, history

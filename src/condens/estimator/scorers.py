@@ -83,8 +83,7 @@ def _innermost(estimator: Any, X: TableLike) -> tuple[Any, Any]:  # noqa: N803
 
 
 def _log_likelihoods(network: DensityNetwork, rows: Rows) -> Tensor:
-    predictions = Predictions(network, rows.condition, flat=False)
-    return torch.from_numpy(predictions.log_prob(rows.target))
+    return torch.from_numpy(Predictions(network, rows.condition, flat=False).log_prob(rows.target))
 
 
 @torch.no_grad()
