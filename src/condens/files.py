@@ -53,8 +53,11 @@ def cannot_hold(path: Path) -> dict[str, str] | None:
         }
     path = path.resolve()
     if path.exists() and not path.is_file():
-        got = "is a directory" if path.is_dir() else "is a device, a pipe or a socket"
-        return {"got": got, "expected": "a regular file was expected", "fix": "Name a file."}
+        return {
+            "got": "is a directory" if path.is_dir() else "is a device, a pipe or a socket",
+            "expected": "a regular file was expected",
+            "fix": "Name a file.",
+        }
     if not path.parent.is_dir():
         return {
             "got": "is in no directory",

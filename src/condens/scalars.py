@@ -31,10 +31,9 @@ hidden layers.
     if isinstance(value, bool) or not isinstance(value, Integral):
         raise refused(name, value, "a whole number was expected", fix)
     number = int(value)
-    if number < least:
-        raise refused(name, value, f"at least {least} was expected", fix)
-    if number > most:
-        raise refused(name, value, f"at most {most} was expected", fix)
+    if not least <= number <= most:
+        limit = f"at least {least}" if number < least else f"at most {most}"
+        raise refused(name, value, f"{limit} was expected", fix)
     return number
 
 
@@ -68,8 +67,9 @@ def as_fraction(name: str, value: Any, *, fix: str) -> float:
     >>> as_fraction("dropout", 0, fix="Pass 0 for none.")
     0.0
     """
-    expected = "a fraction from 0 to below 1 was expected"
-    return as_real(name, value, expected, lambda number: 0 <= number < 1, fix=fix)
+    return as_real(
+        name, value, "a fraction from 0 to below 1 was expected", lambda x: 0 <= x < 1, fix=fix
+    )
 
 
 def as_truth(name: str, value: Any, *, fix: str) -> bool:

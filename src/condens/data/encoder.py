@@ -161,8 +161,10 @@ class TableEncoder:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the encoder as JSON values."""
-        features = [feature._asdict() for feature in self.features]
-        return {"features": features, "feature_names": self.feature_names}
+        return {
+            "features": [feature._asdict() for feature in self.features],
+            "feature_names": self.feature_names,
+        }
 
     @classmethod
     def from_dict(cls, values: Any) -> Self:

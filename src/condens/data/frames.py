@@ -118,6 +118,5 @@ def kind_of(values: Sequence[Any]) -> str | None:
     """
     kinds = {type(value) for value in values}
     if kinds <= {int, float}:
-        finite = all(math.isfinite(value) for value in values if type(value) is float)
-        return "numbers" if finite else None
+        return "numbers" if all(math.isfinite(v) for v in values if type(v) is float) else None
     return "text" if kinds == {str} else "booleans" if kinds == {bool} else None

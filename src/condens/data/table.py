@@ -122,12 +122,12 @@ class TargetColumns(NamedTuple):
         """
         given, flat = _read(target, name)
         for place, codes in given.codes.items():
-            text = [value for value in codes.values if isinstance(value, str)]
             raise ArgumentError(
                 name,
                 got=f"holds categories ({kind_of(codes.values)}) in {given.labels[place]}",
                 expected=NUMBERS_EXPECTED,
-                fix=text_advice(text) or "Encode it as numbers, or drop the column.",
+                fix=text_advice([value for value in codes.values if isinstance(value, str)])
+                or "Encode it as numbers, or drop the column.",
             )
         empty = np.isnan(given.numbers).all(0)
         if observed and empty.any():

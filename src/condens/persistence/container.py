@@ -69,8 +69,7 @@ def store(path: str | os.PathLike[str], data: bytes) -> None:
     place = as_path("path", path)
     with naming(path):
         try:
-            fault = cannot_hold(place)
-            if fault is not None:
+            if fault := cannot_hold(place):
                 raise ModelFileError("the path", **fault)
             write_whole(place.resolve(), data)
         except (OSError, ValueError, RuntimeError) as error:  # the last: links in a circle

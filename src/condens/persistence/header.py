@@ -64,8 +64,7 @@ def check_depth(what: str, value: Any) -> None:
     """
     level = [value]
     for _ in range(MAX_JSON_DEPTH):
-        objects = [v for v in level if isinstance(v, dict)]
-        for key in chain.from_iterable(objects):
+        for key in chain.from_iterable(v for v in level if isinstance(v, dict)):
             if not isinstance(key, str):
                 raise ModelFileError(f"the key {short(key)} is no text")
         children = (v.values() if isinstance(v, dict) else v for v in level)

@@ -230,11 +230,9 @@ def _describe_backbone(backbone: nn.Module, *, made: bool) -> dict[str, Any]:
     if not isinstance(kind, str) or BACKBONES.get(kind) is not type(backbone):
         return dict(_CUSTOM)
     document = backbone.to_dict()
-    if made:
-        return document
     # Not what it was made as if a layer of it was exchanged.
     with torch.device("meta"):
-        same = _layers(_build_backbone(document)) == _layers(backbone)
+        same = made or _layers(_build_backbone(document)) == _layers(backbone)
     return document if same else dict(_CUSTOM)
 
 
@@ -298,8 +296,11 @@ def _sizes(name: str, value: Any) -> Iterator[tuple[str, int]]:
 
 def _custom_places(document: Mapping[str, Any]) -> list[str]:
     if document["kind"] == "ensemble":
-        members = enumerate(document["members"])
-        return [f"networks.{i}.{place}" for i, m in members for place in _custom_places(m)]
+        return [
+            f"networks.{i}.{place}"
+            for i, member in enumerate(document["members"])
+            for place in _custom_places(member)
+        ]
     return ["backbone"] if document["backbone"] == _CUSTOM else []
 
 
@@ -343,10 +344,12 @@ def _check_tensors(
     """Refuse tensors that are missing, unknown, or of another shape or precision."""
     for name in sorted(expected.keys() | tensors.keys()):
         ours, theirs, subject = tensors.get(name), expected.get(name), f"tensor {short(name)}"
-        if ours is None:
-            raise refuse(subject, got="is missing", expected="the architecture has it")
-        if theirs is None:
-            raise refuse(subject, got="is there", expected="the architecture has no such tensor")
+        if ours is None or theirs is None:
+            raise refuse(
+                subject,
+                got="is missing" if ours is None else "is there",
+                expected=f"the architecture has {'it' if ours is None else 'no such tensor'}",
+            )
         if ours.shape != theirs.shape or ours.dtype != theirs.dtype:
             raise refuse(
                 subject,
