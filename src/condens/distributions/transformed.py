@@ -97,8 +97,7 @@ class TransformedMixture(Mixture):
                 expected="a GaussianMixture was expected",
                 fix="Pass the density over the real numbers, such as what a network returns.",
             )
-        flag = checks.check_flag("validate_args", validate_args)
-        flag = mixture._validate_args if flag is None else flag
+        flag = checks.check_flag("validate_args", validate_args, mixture._validate_args)
         if flag and not mixture._validate_args:
             mixture._check_parameters()
         self._transforms = check_transforms(transforms, mixture.dimensions)
