@@ -95,11 +95,10 @@ class Mixture(Distribution, ABC):
         shapes.check_batch(tensors, self._axes)
         dtype = reduce(torch.promote_types, (tensor.dtype for tensor in tensors.values()))
         expanded = mixture.expand_batch(list(tensors.values()), self._event_axes())
-        flag = checks.check_flag("validate_args", validate_args)
         self._set(
             self._form(*(tensor.to(dtype) for tensor in expanded)),
             check_names(names, tensors["means"].shape[-1]),
-            Distribution._validate_args if flag is None else flag,
+            checks.check_flag("validate_args", validate_args, Distribution._validate_args),
         )
         if self._validate_args:
             self._check_parameters()
@@ -210,8 +209,9 @@ class Mixture(Distribution, ABC):
             max_multiplications: how many to spend; the first members of the batch are looked at
                 for as long as they last, one at least. With low rank all are, at an upper bound.
         """
-        fix = "Pass 10**7, for instance."
-        count = as_whole("max_multiplications", max_multiplications, 1, fix=fix)
+        count = as_whole(
+            "max_multiplications", max_multiplications, 1, fix="Pass 10**7, for instance."
+        )
         return self._condition_number(count) if self.batch_shape.numel() else 1.0
 
     def _condition_number(self, max_multiplications: int) -> float:
@@ -257,9 +257,8 @@ class Mixture(Distribution, ABC):
                 )
             checks.check_leading("members", member.batch_shape, member.batch_shape, batch)
             batch = torch.broadcast_shapes(batch, member.batch_shape)
-        if weights is None:
-            weights = torch.ones(len(found), device=first.device)
-        weights = checks.as_tensor("weights", weights, first.parameters.means)
+        given = torch.ones(len(found), device=first.device) if weights is None else weights
+        weights = checks.as_tensor("weights", given, first.parameters.means)
         if weights.shape != (len(found),):
             raise ShapeError(
                 "weights",
@@ -429,8 +428,7 @@ class Mixture(Distribution, ABC):
         A value is a number, or a tensor that broadcasts against the batch shape. The
         remaining dimensions keep their order.
         """
-        like = self.parameters.means
-        dims, fixed = resolve_fixed(values, like, self.names, self.batch_shape)
+        dims, fixed = resolve_fixed(values, self.parameters.means, self.names)
         for key, d, value in zip(values, dims, fixed.unbind(-1), strict=True):
             self.transforms[d].check(f"values[{key!r}]", value)
         free = sorted(set(range(self.dimensions)).difference(dims))
@@ -455,14 +453,12 @@ class Mixture(Distribution, ABC):
         >>> m.affine(torch.tensor([2.0, 3.0]), 1.0).variance
         tensor([4., 9.])
         """
-        like = self.parameters.means
-        linear, loc = checks.check_affine(matrix_or_scale, loc, like, self.batch_shape)
+        linear, loc = checks.check_affine(matrix_or_scale, loc, self.parameters.means)
         return self._affine(linear, loc) if linear.dim() == 1 else self._image(linear, loc)
 
     def project(self, direction: Numbers) -> Self:
         """Return the one-dimensional mixture of wᵀx, for a direction w [D] or [..., D]."""
-        like = self.parameters.means
-        return self._project(checks.check_direction(direction, like, self.batch_shape))
+        return self._project(checks.check_direction(direction, self.parameters.means))
 
     def narrowed(self, limits: Numbers) -> Self:
         """Return the mixture with no component wider than `limits` [D] on the real line.
@@ -528,8 +524,7 @@ class Mixture(Distribution, ABC):
         against the batch shape: for many quantiles of each member of a batch [B], pass [N, 1].
         """
         self._require_one_dimension("icdf")
-        like = self.parameters.means
-        return self._quantile(checks.check_probabilities(value, self.batch_shape, like))
+        return self._quantile(checks.check_probabilities(value, self.parameters.means))
 
     def quantile(self, level: Numbers, dim: Dimension | None = None) -> Tensor:
         """Return quantiles of one dimension; probabilities [...] → [...], as `icdf` takes them.
@@ -551,8 +546,7 @@ class Mixture(Distribution, ABC):
         as `icdf` takes probabilities.
         """
         self._require_one_dimension("interval")
-        like = self.parameters.means
-        coverages = checks.check_coverages("coverage", coverage, self.batch_shape, like)
+        coverages = checks.check_coverages("coverage", coverage, self.parameters.means)
         tail = 0.5 * (1 - widen(coverages))
         lower, upper = (self._quantile(tail, upper=end) for end in (False, True))
         # Both within rounding of one another, they may come in the other order.
@@ -593,8 +587,7 @@ class Mixture(Distribution, ABC):
         log_tail = checks.check_log_tail("log_tail", log_tail)
         support = transform.from_real(torch.tensor([-torch.inf, torch.inf], dtype=torch.float64))
         if log_tail < MIN_LOG_TAIL:
-            lower, upper = support.to(self.device).expand(*self.batch_shape, 2).split(1, -1)
-            return lower, upper
+            return support.to(self.device).expand(*self.batch_shape, 2).split(1, -1)
         ends = []
         for side, outmost in zip((-1, 1), support.tolist(), strict=True):
             real = -side * tails.log_icdf(log_tail, logits, -side * means, factors)
@@ -690,8 +683,7 @@ class Mixture(Distribution, ABC):
         single Gaussians, and between these seen through equal transforms. Differentiable for a
         `GaussianMixture`, or one with equal transforms on either side.
         """
-        conversions.check_distribution("other", other, self.event_shape)
-        checks.check_leading("other", other.batch_shape, other.batch_shape, self.batch_shape)
+        conversions.check_distribution("other", other, self.batch_shape, self.event_shape)
         exact = self._exact_kl(other)
         if exact is not None:
             return Estimate(exact, torch.zeros_like(exact))
@@ -863,8 +855,8 @@ class Mixture(Distribution, ABC):
 
     def _event(self, value: Any, *, allow_nan: bool | None = None) -> Tensor:
         allow_nan = not self._validate_args if allow_nan is None else allow_nan
-        value, like = in_order("value", value, self.names), self.parameters.means
-        return checks.check_event("value", value, self.batch_shape, like, allow_nan=allow_nan)
+        value = in_order("value", value, self.names)
+        return checks.check_event("value", value, self.parameters.means, allow_nan=allow_nan)
 
     def _finite_event(self, value: Any) -> Tensor:
         value = self._event(value)
@@ -887,7 +879,7 @@ class Mixture(Distribution, ABC):
     def _check_draws(self, name: str, given: Any, shape: Sequence[int], generator: Any) -> None:
         numbers = (*shape, *self.batch_shape, *self.event_shape)
         checks.check_room(name, given, numbers, torch.empty(0, dtype=self.dtype))
-        checks.check_generator(generator, self.device)
+        sampling.check_generator(generator, self.device)
 
 
 @cache

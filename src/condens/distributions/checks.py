@@ -9,7 +9,7 @@ from typing import Any, ParamSpec, TypeVar
 import numpy as np
 import torch
 from numpy.typing import ArrayLike
-from torch import Generator, Tensor
+from torch import Tensor
 
 from condens.errors import ArgumentError, KindError, NotFiniteError, ShapeError
 from condens.functional.low_rank.mixture import largest_ratio
@@ -82,16 +82,15 @@ def _plain_array(value: Any) -> Any:
 
 
 def _on_device(name: str, value: Tensor, device: torch.device) -> Tensor:
-    if value.device == device:
-        return value
-    if value.dim() == 0 and not value.is_meta:  # a number, wherever it lies
-        return value.to(device)
-    raise ArgumentError(
-        name,
-        got=f"is on {value.device}",
-        expected=f"the mixture is on {device}",
-        fix=f"Pass {name}.to({str(device)!r}).",
-    )
+    """Return value, which must lie on the device; a number may come from anywhere but meta."""
+    if value.device != device and (value.dim() > 0 or value.is_meta):
+        raise ArgumentError(
+            name,
+            got=f"is on {value.device}",
+            expected=f"the mixture is on {device}",
+            fix=f"Pass {name}.to({str(device)!r}).",
+        )
+    return value.to(device)
 
 
 def check_devices(tensors: Mapping[str, Tensor]) -> None:
@@ -106,8 +105,8 @@ def check_devices(tensors: Mapping[str, Tensor]) -> None:
         )
 
 
-def check_flag(name: str, flag: Any) -> bool | None:
-    """Check that something is True, False or None."""
+def check_flag(name: str, flag: Any, default: bool) -> bool:
+    """Check that something is True, False or None; return the default for None."""
     if flag is not None and not isinstance(flag, bool):
         raise KindError(
             name,
@@ -115,16 +114,15 @@ def check_flag(name: str, flag: Any) -> bool | None:
             expected="True, False or None was expected",
             fix="Leave it out, or pass a bool.",
         )
-    return flag
+    return default if flag is None else flag
 
 
 def check_values(logits: Tensor, **others: Tensor) -> None:
     """Check that logits are log weights, and that every other parameter is finite."""
     fix = "Check what it was computed from; values beyond the dtype's range need float64."
-    for name, tensor in others.items():
+    weighted = logits.masked_fill(logits.isneginf(), 0)
+    for name, tensor in (*others.items(), ("logits", weighted)):
         check_finite(name, tensor, fix)
-    if anywhere(logits.isnan() | logits.isposinf()):
-        check_finite("logits", logits.masked_fill(logits.isneginf(), 0), fix)
     if anywhere(logits.isneginf().all(-1)):
         raise NotFiniteError(
             "logits",
@@ -194,14 +192,12 @@ def check_finite(name: str, tensor: Tensor, fix: str) -> None:
         )
 
 
-def check_event(
-    name: str, value: Any, batch: torch.Size, means: Tensor, *, allow_nan: bool
-) -> Tensor:
-    """Return value as a tensor [..., D] whose leading axes broadcast against the batch.
+def check_event(name: str, value: Any, means: Tensor, *, allow_nan: bool) -> Tensor:
+    """Return value as a tensor [..., D] whose leading axes broadcast against the means' batch.
 
     In one dimension the event's axis may be left out, see `with_event_axis`.
     """
-    given, dimensions = as_tensor(name, value, means), means.shape[-1]
+    given, batch, dimensions = as_tensor(name, value, means), means.shape[:-2], means.shape[-1]
     value = with_event_axis(name, given, batch) if dimensions == 1 else given
     if value.dim() == 0 or value.shape[-1] != dimensions:
         raise ShapeError(
@@ -297,8 +293,8 @@ def check_leading(
         )
 
 
-def check_probabilities(value: Any, batch: torch.Size, means: Tensor) -> Tensor:
-    """Return value as a tensor of probabilities that broadcasts against the batch."""
+def check_probabilities(value: Any, means: Tensor) -> Tensor:
+    """Return value as a tensor of probabilities that broadcasts against the means' batch."""
     levels = as_tensor("value", value, means)
     if anywhere(~((levels >= 0) & (levels <= 1))):
         raise ArgumentError(
@@ -307,11 +303,11 @@ def check_probabilities(value: Any, batch: torch.Size, means: Tensor) -> Tensor:
             expected="probabilities were expected",
             fix="For the median, pass 0.5.",
         )
-    check_leading("value", levels.shape, levels.shape, batch)
+    check_leading("value", levels.shape, levels.shape, means.shape[:-2])
     return levels
 
 
-def check_affine(linear: Any, loc: Any, means: Tensor, batch: torch.Size) -> tuple[Tensor, Tensor]:
+def check_affine(linear: Any, loc: Any, means: Tensor) -> tuple[Tensor, Tensor]:
     """Return a scale [D] or a matrix [..., M, D], and the loc [..., M] that goes with it."""
     name, dimensions = "matrix_or_scale", means.shape[-1]
     linear, loc = as_tensor(name, linear, means), as_tensor("loc", loc, means)
@@ -335,8 +331,8 @@ def check_affine(linear: Any, loc: Any, means: Tensor, batch: torch.Size) -> tup
             expected="a dimension scaled by zero has no density",
             fix="Drop that dimension with marginal(dims).",
         )
-    if linear.dim() > 1:
-        check_leading(name, linear.shape, linear.shape[:-2], batch, event=linear.shape[-2:])
+    batch, leading = means.shape[:-2], linear.shape[:-2]
+    check_leading(name, linear.shape, leading, batch, event=linear.shape[-2:])
     if loc.dim() and loc.shape[-1] != rows:
         raise ShapeError(
             "loc",
@@ -344,15 +340,14 @@ def check_affine(linear: Any, loc: Any, means: Tensor, batch: torch.Size) -> tup
             expected=f"the image has {rows} output(s)",
             fix=f"Pass a number or [{rows}].",
         )
-    leading = linear.shape[:-2] if linear.dim() > 1 else torch.Size()
     batch = torch.broadcast_shapes(leading, batch)
     check_leading("loc", loc.shape, loc.shape[:-1], batch, event=(rows,))
     return linear, loc.expand(*loc.shape[:-1], rows)
 
 
-def check_direction(direction: Any, means: Tensor, batch: torch.Size) -> Tensor:
+def check_direction(direction: Any, means: Tensor) -> Tensor:
     """Return a direction as a tensor [..., D] that is nowhere zero."""
-    direction = check_event("direction", direction, batch, means, allow_nan=False)
+    direction = check_event("direction", direction, means, allow_nan=False)
     check_finite("direction", direction, "Check how it was computed.")
     if anywhere((direction == 0).all(-1)):
         raise ArgumentError(
@@ -391,12 +386,12 @@ def check_log_tail(name: str, log_tail: float) -> float:
     return number
 
 
-def check_coverages(name: str, coverages: Any, batch: torch.Size, means: Tensor) -> Tensor:
+def check_coverages(name: str, coverages: Any, means: Tensor) -> Tensor:
     """Return coverages strictly between 0 and 1, as a tensor that broadcasts with the batch."""
     coverages = as_tensor(name, coverages, means)
     if anywhere(~((coverages > 0) & (coverages < 1))):
         raise _no_coverage(name, f"is {coverages.tolist()}", "numbers")
-    check_leading(name, coverages.shape, coverages.shape, batch)
+    check_leading(name, coverages.shape, coverages.shape, means.shape[:-2])
     return coverages
 
 
@@ -421,14 +416,13 @@ def check_count(name: str, count: int, *, coverage: float | None = None) -> int:
     least = 2.0 if coverage is None else 10 / min(coverage, 1 - coverage)
     if count < least:
         needed = str(math.ceil(least)) if least < 1e12 else f"{least:.1g}"
-        fix = f"Pass {needed if least > 1000 else 1000} or more."
-        if least >= 1e12:
-            fix = "Ask for a coverage nearer to one half."
         raise ArgumentError(
             name,
             got=f"is {count}",
             expected=f"a standard error needs at least {needed}",
-            fix=fix,
+            fix=f"Pass {max(1000, math.ceil(least))} or more."
+            if least < 1e12
+            else "Ask for a coverage nearer to one half.",
         )
     return count
 
@@ -480,23 +474,3 @@ def within_memory(method: Callable[P, R]) -> Callable[P, R]:
             ) from error
 
     return door
-
-
-def check_generator(generator: Any, device: torch.device) -> None:
-    """Check that a generator, if there is one, draws on the device."""
-    if generator is None:
-        return
-    if not isinstance(generator, Generator):
-        raise KindError(
-            "generator",
-            got=f"is {type(generator).__name__}",
-            expected="a torch.Generator was expected",
-            fix="Pass torch.Generator().manual_seed(0), or None to use torch's own.",
-        )
-    if generator.device.type != device.type:
-        raise ArgumentError(
-            "generator",
-            got=f"draws on {generator.device}",
-            expected=f"the mixture is on {device}",
-            fix=f"Pass torch.Generator({device.type!r}).",
-        )

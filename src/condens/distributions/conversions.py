@@ -14,7 +14,7 @@ from torch.distributions import (
 )
 from torch.distributions.constraints import Constraint
 
-from condens.distributions.checks import as_tensor, check_finite
+from condens.distributions.checks import as_tensor, check_finite, check_leading
 from condens.errors import ArgumentError, NotPositiveDefiniteError, ShapeError
 from condens.functional.precision import widen
 from condens.functional.shapes import check_axes
@@ -159,8 +159,8 @@ def from_mixture_same_family(name: str, mixture: Any) -> tuple[Tensor, Tensor, T
     )
 
 
-def check_distribution(name: str, other: Any, event: torch.Size) -> None:
-    """Check that something is a distribution over the same dimensions."""
+def check_distribution(name: str, other: Any, batch: torch.Size, event: torch.Size) -> None:
+    """Check that something is a distribution over the same dimensions, with a batch that fits."""
     if not isinstance(other, Distribution):
         raise ArgumentError(
             name,
@@ -175,6 +175,7 @@ def check_distribution(name: str, other: Any, event: torch.Size) -> None:
             expected=f"this mixture has {list(event)}",
             fix="Take marginal(dims) of one of them.",
         )
+    check_leading(name, other.batch_shape, other.batch_shape, batch)
 
 
 def log_prob_at(other: Distribution, draws: Tensor) -> Tensor:

@@ -56,11 +56,12 @@ def _resolve(argument: str, dim: Dimension, dimensions: int, names: Sequence[str
     if isinstance(dim, str):
         if names is not None and dim in names:
             return list(names).index(dim)
-        known = f"the names are {', '.join(names)}" if names else "the dimensions have no names"
         raise DimensionError(
             argument,
             got=f"has {dim!r}",
-            expected=known,
+            expected=f"the names are {', '.join(names)}"
+            if names
+            else "the dimensions have no names",
             fix="Use one of them." if names else "Use indices, or set names on the mixture.",
         )
     try:
@@ -115,13 +116,10 @@ def in_order(argument: str, value: Any, names: Sequence[str] | None) -> Any:
 
 
 def resolve_fixed(
-    values: Mapping[Dimension, Any],
-    like: Tensor,
-    names: Sequence[str] | None,
-    batch: torch.Size,
+    values: Mapping[Dimension, Any], means: Tensor, names: Sequence[str] | None
 ) -> tuple[list[int], Tensor]:
     """Return the dimensions that are fixed and their values [..., len(dims)]."""
-    dimensions = like.shape[-1]
+    dimensions = means.shape[-1]
     if not isinstance(values, Mapping):
         raise ArgumentError(
             "values",
@@ -137,7 +135,7 @@ def resolve_fixed(
             expected="one must stay free",
             fix="Leave one out, or call log_prob for the density at that point.",
         )
-    fixed = [as_tensor(f"values[{dim!r}]", value, like) for dim, value in values.items()]
+    fixed = [as_tensor(f"values[{dim!r}]", value, means) for dim, value in values.items()]
     for dim, value in zip(values, fixed, strict=True):
         check_finite(f"values[{dim!r}]", value, "Condition on numbers only.")
     try:
@@ -149,5 +147,5 @@ def resolve_fixed(
             expected="they must broadcast",
             fix="Pass numbers, or tensors of one shape.",
         ) from None
-    check_leading("values", fixed[0].shape, fixed[0].shape, batch)
+    check_leading("values", fixed[0].shape, fixed[0].shape, means.shape[:-2])
     return dims, torch.stack(fixed, -1)

@@ -125,8 +125,8 @@ class GaussianMixture(Mixture):
         logits, means, matrices = conversions.check_components(
             weights, means, "precisions", precisions
         )
-        factors = triangular.pack(conversions.cholesky("precisions", matrices).mT)
-        factors = factors.to(matrices.dtype)
+        upper = conversions.cholesky("precisions", matrices).mT
+        factors = triangular.pack(upper).to(matrices.dtype)
         return cls(logits, means, factors, names=names, validate_args=validate_args)
 
     @classmethod
@@ -302,7 +302,7 @@ class GaussianMixture(Mixture):
         return 10 * self.dimensions * coarsest
 
     def _gaussian(self, gaussian: Distribution) -> tuple[Tensor, Tensor]:
-        conversions.check_distribution("gaussian", gaussian, self.event_shape)
+        conversions.check_distribution("gaussian", gaussian, self.batch_shape, self.event_shape)
         found = as_gaussian(gaussian)
         if found is None:
             raise ArgumentError(
@@ -312,8 +312,6 @@ class GaussianMixture(Mixture):
                 "component was expected",
                 fix="Pass a single Gaussian.",
             )
-        shape = gaussian.batch_shape
-        checks.check_leading("gaussian", shape, shape, self.batch_shape)
         return found
 
 

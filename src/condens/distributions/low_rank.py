@@ -81,8 +81,9 @@ class LowRankMixture(Mixture):
         names: Iterable[str] | None = None,
         validate_args: bool | None = None,
     ) -> None:
-        parameters = (logits, means, log_scales, loadings)
-        super().__init__(*parameters, names=names, validate_args=validate_args)
+        super().__init__(
+            logits, means, log_scales, loadings, names=names, validate_args=validate_args
+        )
 
     def to_full(self) -> GaussianMixture:
         """Return the same density as a `GaussianMixture`, with D(D+1)/2 numbers a component.
@@ -187,5 +188,5 @@ class LowRankMixture(Mixture):
         return FullParameters(self.logits, self.means, factors)
 
     def _full(self, call: str, *, real: bool = True) -> NoReturn:  # noqa: ARG002
-        numbers = "the full factors take D(D+1)/2 numbers a component."
-        self._refuse(call, f"Call to_full().{call}; {numbers}")
+        fix = f"Call to_full().{call}; the full factors take D(D+1)/2 numbers a component."
+        self._refuse(call, fix)

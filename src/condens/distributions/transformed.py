@@ -97,8 +97,7 @@ class TransformedMixture(Mixture):
                 expected="a GaussianMixture was expected",
                 fix="Pass the density over the real numbers, such as what a network returns.",
             )
-        flag = checks.check_flag("validate_args", validate_args)
-        flag = mixture._validate_args if flag is None else flag
+        flag = checks.check_flag("validate_args", validate_args, mixture._validate_args)
         if flag and not mixture._validate_args:
             mixture._check_parameters()
         self._transforms = check_transforms(transforms, mixture.dimensions)
@@ -136,11 +135,11 @@ class TransformedMixture(Mixture):
 
     @property
     def means(self) -> Tensor:
-        return self._moments(moments.transformed_means).to(self.dtype)
+        return self._moments("mean").to(self.dtype)
 
     @property
     def mean(self) -> Tensor:
-        logits, means = widen(self.logits), self._moments(moments.transformed_means)
+        logits, means = widen(self.logits), self._moments("mean")
         # As in `mixture.mean`, but without the infinities, whose differences are NaN.
         total = mixture.mean(logits, torch.where(means.isinf(), 0.0, means))
         reached = (means.isinf() & (logits > -torch.inf).unsqueeze(-1)).any(-2)
@@ -148,26 +147,25 @@ class TransformedMixture(Mixture):
 
     @property
     def variance(self) -> Tensor:
-        centres = pushforward.saturated(self._moments(moments.transformed_means))
-        within = self._moments(moments.transformed_variances)
-        total = mixture.total_variance(widen(self.logits), centres, within)
+        centres = pushforward.saturated(self._moments("mean"))
+        total = mixture.total_variance(widen(self.logits), centres, self._moments("variance"))
         return torch.where(self._overflows(), torch.inf, total).to(self.dtype)
 
     @property
     def covariance_matrices(self) -> Tensor:
-        beyond = self._moments(moments.transformed_overflows)
-        return _unbounded(self._within(), beyond).to(self.dtype)
+        return _unbounded(self._within(), self._moments("overflows")).to(self.dtype)
 
     @property
     def covariance_matrix(self) -> Tensor:
-        centres = pushforward.saturated(self._moments(moments.transformed_means))
+        centres = pushforward.saturated(self._moments("mean"))
         total = mixture.total_covariance(widen(self.logits), centres, self._within())
         return _unbounded(total, self._overflows()).to(self.dtype)
 
-    def _moments(self, moment: Callable[..., Tensor]) -> Tensor:
+    def _moments(self, moment: moments.Moment) -> Tensor:
         """Return a moment of every component of Y [..., K, D], in double precision."""
         _, means, factors = widen(*self.parameters)
-        return moment(self.transforms, means, component_variances(factors, self.dimensions))
+        variances = component_variances(factors, self.dimensions)
+        return moments.transformed(moment, self.transforms, means, variances)
 
     def _within(self) -> Tensor:
         """Return the covariances of Y within each component, at most e⁶⁸⁰ [..., K, D, D]."""
@@ -179,7 +177,7 @@ class TransformedMixture(Mixture):
     def _overflows(self) -> Tensor:
         """Tell in which dimensions a component with weight has a square beyond precision."""
         weighted = (self.logits > -torch.inf).unsqueeze(-1)
-        return (self._moments(moments.transformed_overflows) & weighted).any(-2)
+        return (self._moments("overflows") & weighted).any(-2)
 
     # Density and samples.
 
@@ -303,7 +301,7 @@ class TransformedMixture(Mixture):
         # log p(y) = log p(x) + log|dx/dy|, and the second part has a mean of its own.
         wide = Parameters(*widen(*self.parameters))
         value, error = estimates.entropy(*wide, count, generator=generator)
-        slopes = self._moments(moments.mean_log_slopes).sum(-1)
+        slopes = self._moments("mean_log_slope").sum(-1)
         gained = (torch.softmax(wide.logits, -1) * slopes).sum(-1)
         return Estimate(value - gained, error).to(self.dtype)
 

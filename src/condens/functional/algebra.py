@@ -49,8 +49,13 @@ class Parameters(NamedTuple):
         return (-2 * self.factors[..., : self.means.shape[-1]]).exp()
 
     def affine(self, scale: Tensor, loc: Tensor) -> "Parameters":
-        """Return the mixture of scale·x + loc, by `affine_scale`."""
-        return affine_scale(*self, scale, loc)
+        """Return the mixture of scale·x + loc, elementwise.
+
+        Shapes: scale [D], or [..., 1, D] one for each mixture, and loc [..., D].
+        """
+        logits, means, factors, scale, loc = widen(*self, scale, loc)
+        centre = means * scale + loc.unsqueeze(-2)
+        return Parameters(logits, centre, rescale(factors, scale)).to(self.means.dtype)
 
 
 def marginal(logits: Tensor, means: Tensor, factors: Tensor, dims: Sequence[int]) -> Parameters:
@@ -92,19 +97,6 @@ def condition(
     joint = rest - 0.5 * tail.square().sum(-1)
     joint = compared(joint, rest, value, fixed, [given], partial(whiten, factors=last))
     return Parameters(normalised(joint, logits), centre, kept).to(dtype)
-
-
-def affine_scale(
-    logits: Tensor, means: Tensor, factors: Tensor, scale: Tensor, loc: Tensor
-) -> Parameters:
-    """Return the mixture of scale·x + loc, elementwise.
-
-    Shapes: scale [D], or [..., 1, D] one for each mixture, and loc [..., D].
-    """
-    dtype = means.dtype
-    logits, means, factors, scale, loc = widen(logits, means, factors, scale, loc)
-    centre = means * scale + loc.unsqueeze(-2)
-    return Parameters(logits, centre, rescale(factors, scale)).to(dtype)
 
 
 def affine_matrix(

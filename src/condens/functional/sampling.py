@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Generator, Tensor
 
-from condens.errors import KindError
+from condens.errors import ArgumentError, KindError
 from condens.functional.implicit import attach_gradient
 from condens.functional.mixture import broadcast
 from condens.functional.precision import widen
@@ -39,8 +39,7 @@ def sample(
     check_mixture({"logits": logits, "means": means, "factors": factors})
     logits, means, factors = (t.detach() for t in broadcast(logits, means, factors))
     cumulative, uniform, noise = randomness(logits, means, _counts(shape, means), generator)
-    rows = _in_rows(noise, uniform, cumulative, means, factors)
-    return _draw(*rows).reshape(*shape, *logits.shape[:-1], means.shape[-1])
+    return _draw(noise, uniform, cumulative, means, factors).reshape(*shape, *noise.shape[1:])
 
 
 def rsample(
@@ -65,8 +64,7 @@ def rsample(
     cumulative, uniform, noise = randomness(logits, means, _counts(shape, means), generator)
     # In double: the density at a draw rounded to float32 is another one.
     noise, *wide = widen(noise, means.detach(), factors.detach())
-    rows = _in_rows(noise, uniform, cumulative, *wide)
-    draws = _draw(*rows).reshape(*shape, *logits.shape[:-1], means.shape[-1])
+    draws = _draw(noise, uniform, cumulative, *wide).reshape(*shape, *noise.shape[1:])
     return attach_gradient(draws, torch.zeros_like(draws), logits, means, factors)
 
 
@@ -93,13 +91,7 @@ def randomness(
     """Return cumulative weights [*b, K], uniform [S, *b] in double, and noise [S, *b, D]."""
     cumulative = torch.softmax(widen(logits.detach()), -1).cumsum(-1).contiguous()
     size = (math.prod(shape), *logits.shape[:-1])
-    if not isinstance(generator, Generator | None):
-        raise KindError(
-            "generator",
-            got=f"is {type(generator).__name__}",
-            expected="a torch.Generator was expected",
-            fix="Pass torch.Generator().manual_seed(0), or None to use torch's own.",
-        )
+    check_generator(generator, means.device)
     # A generator that is None would keep symbolic sizes out of exported graphs.
     options: dict[str, Any] = {} if generator is None else {"generator": generator}
     options["device"] = means.device
@@ -108,6 +100,24 @@ def randomness(
     # No component is drawn by weights that are NaN, and a number would hide it.
     lost = cumulative[..., -1:].isnan()
     return cumulative, uniform, noise.masked_fill(lost, torch.nan) if anywhere(lost) else noise
+
+
+def check_generator(generator: Any, device: torch.device) -> None:
+    """Check that a generator, if there is one, draws on the device."""
+    if not isinstance(generator, Generator | None):
+        raise KindError(
+            "generator",
+            got=f"is {type(generator).__name__}",
+            expected="a torch.Generator was expected",
+            fix="Pass torch.Generator().manual_seed(0), or None to use torch's own.",
+        )
+    if generator is not None and generator.device.type != device.type:
+        raise ArgumentError(
+            "generator",
+            got=f"draws on {generator.device}",
+            expected=f"the mixture is on {device}",
+            fix=f"Pass torch.Generator({device.type!r}).",
+        )
 
 
 def _in_rows(noise: Tensor, uniform: Tensor, *mixture: Tensor) -> tuple[Tensor, ...]:
@@ -126,13 +136,13 @@ def _draw(
 ) -> Tensor:
     """Return x = μₖ + Ūₖ⁻¹η in the noise's dtype; its memory may be used for them.
 
-    Shapes: noise [S, B, D], uniform [S, B], cumulative [B, K], means [B, K, D], factors
-    [B, K, T] → [S, B, D].
+    Shapes: noise [S, *b, D], uniform [S, *b], cumulative [*b, K], means [*b, K, D], factors
+    [*b, K, T] → [S, B, D].
     """
-    tensors = (noise, uniform, cumulative, means, factors)
-    if torch._C._are_functorch_transforms_active() or (_native(*tensors) and watched(means)):
-        return torch.ops.condens.draw(*tensors)
-    return _draw_now(*tensors)
+    rows = _in_rows(noise, uniform, cumulative, means, factors)
+    if torch._C._are_functorch_transforms_active() or (_native(*rows) and watched(means)):
+        return torch.ops.condens.draw(*rows)
+    return _draw_now(*rows)
 
 
 def _draw_now(*tensors: Tensor) -> Tensor:

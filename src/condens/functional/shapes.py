@@ -37,17 +37,11 @@ def checked(function: Callable[P, R], *, dimensions: int | None = None) -> Calla
     torch would broadcast a target over dimensions, or a weight over components, and the answer
     would be another mixture's. With `dimensions`, only so many are allowed.
     """
-    names = tuple(inspect.signature(function).parameters)
 
-    @wraps(function)
-    def wrapper(*args: P.args, **options: P.kwargs) -> R:
-        given = {**dict(zip(names, args, strict=False)), **options}
-        tensors: dict[str, Any] = {name: given[name] for name in AXES if name in given}
-        if {"means", "factors"} <= tensors.keys():  # else the call itself names what it lacks
-            check_mixture(tensors, dimensions)
-        return function(*args, **options)
+    def check(given: Mapping[str, Any]) -> None:
+        check_mixture({name: given[name] for name in AXES if name in given}, dimensions)
 
-    return wrapper
+    return _checked(function, check)
 
 
 def checked_factors(function: Callable[P, R]) -> Callable[P, R]:
@@ -55,13 +49,22 @@ def checked_factors(function: Callable[P, R]) -> Callable[P, R]:
 
     The factors of one Gaussian are [T], and K is an axis like those of the batch.
     """
-    names = tuple(inspect.signature(function).parameters)
+    return _checked(function, _check_factors)
+
+
+def _checked(
+    function: Callable[P, R], check: Callable[[Mapping[str, Any]], None]
+) -> Callable[P, R]:
+    """Return a function that first has its arguments, by name, checked."""
+    parameters = inspect.signature(function).parameters
+    names = tuple(parameters)
+    needed = {name for name in names if parameters[name].default is inspect.Parameter.empty}
 
     @wraps(function)
     def wrapper(*args: P.args, **options: P.kwargs) -> R:
         given: dict[str, Any] = {**dict(zip(names, args, strict=False)), **options}
-        if given.keys() >= set(names[:2]):  # else the call itself names what it lacks
-            _check_factors({name: given[name] for name in names if name in given})
+        if needed <= given.keys():  # else the call itself names what it lacks
+            check(given)
         return function(*args, **options)
 
     return wrapper

@@ -28,14 +28,13 @@ def cdf(target: Tensor, logits: Tensor, means: Tensor, factors: Tensor) -> Tenso
     >>> cdf(torch.zeros(1), torch.zeros(1), means=one, factors=one)
     tensor(0.5000)
     """
-    dtype = means.dtype
-    target, logits, means, factors = widen(target, logits, means, factors)
+    target, logits, centres, factors = widen(target, logits, means, factors)
     # Infinity leaves before and after the product: in the backward pass 0 · ∞ would be NaN.
-    largest = torch.finfo(means.dtype).max
-    difference = (target - means.squeeze(-1)).clamp(-largest, largest)
+    largest = torch.finfo(centres.dtype).max
+    difference = (target - centres.squeeze(-1)).clamp(-largest, largest)
     latent = (difference * factors.squeeze(-1).exp()).clamp(-(largest**0.4), largest**0.4)
     total = (torch.softmax(logits, -1) * normal.cdf(latent)).sum(-1)
-    return normal.at_most_one(total).to(dtype)
+    return normal.at_most_one(total).to(means.dtype)
 
 
 def icdf(probability: Tensor, logits: Tensor, means: Tensor, factors: Tensor) -> Tensor:

@@ -108,8 +108,7 @@ class Transform(ABC):
         """Return the nearest value in the support, in the dtype that comes."""
         ends = torch.tensor([-torch.inf, torch.inf], dtype=torch.float64)
         lower, upper = self.from_real(ends).to(y.dtype).to(y.device)
-        inwards = torch.nextafter(lower, upper), torch.nextafter(upper, lower)
-        return y.clamp(*inwards)
+        return y.clamp(torch.nextafter(lower, upper), torch.nextafter(upper, lower))
 
     def check(self, name: str, y: Tensor) -> None:
         """Refuse values outside the support; NaN passes."""
@@ -152,7 +151,7 @@ class Transform(ABC):
                 fix="Pass what to_dict() returned.",
             ) from None
 
-    def _refuse_affine(self, scale: float, loc: float, expected: str, fix: str) -> NoReturn:
+    def _refuse_affine(self, scale: float, loc: float, *, expected: str, fix: str) -> NoReturn:
         raise NoClosedFormError(
             f"affine by {scale:g} and {loc:g}",
             got=f"was asked of {self.description}",

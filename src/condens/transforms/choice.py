@@ -66,8 +66,7 @@ def propose(values: Tensor) -> Transform:
     >>> propose(torch.tensor([0.0, 3.0, 1.0, float("nan")]))
     Integer(lower=0)
     """
-    seen = widen(values)
-    seen = seen[~seen.isnan()]
+    seen = widen(values[~values.isnan()])
     if not len(seen) or not bool(seen.isfinite().all()):
         return Real()
     lowest, highest = float(seen.min()), float(seen.max())
@@ -85,8 +84,7 @@ def spans_decades(values: Tensor) -> bool:
 
     That is, `propose` finds `Positive`, and the largest is over a hundred times the median.
     """
-    seen = widen(values)
-    seen = seen[~seen.isnan()]
+    seen = widen(values[~values.isnan()])
     return propose(seen) == Positive() and float(seen.max()) > 100 * float(seen.median())
 
 

@@ -118,8 +118,12 @@ class Positive(Transform):
     def affine(self, scale: float, loc: float) -> tuple[Transform, float, float]:
         """Move the bound: log(scale (y − lower)) = x + log scale."""
         if scale < 0:
-            expected = "a negative scale turns a lower bound into an upper one"
-            self._refuse_affine(scale, loc, expected, "Scale by its absolute value.")
+            self._refuse_affine(
+                scale,
+                loc,
+                expected="a negative scale turns a lower bound into an upper one",
+                fix="Scale by its absolute value.",
+            )
         return Positive(scale * self.lower + loc), 1.0, math.log(scale)
 
     def crps(self, y: Tensor, logits: Tensor, means: Tensor, factors: Tensor) -> Tensor:
@@ -291,9 +295,7 @@ class Integer(Transform):
     def cell_width(self, y: Tensor) -> Tensor:
         """Return the real width of the cell of y, which its ends lose to rounding from 10⁸ on."""
         y = widen(y)
-        if self.lower is None:
-            return torch.ones_like(y)
-        return (y - self.lower).reciprocal().log1p()
+        return torch.ones_like(y) if self.lower is None else (y - self.lower).reciprocal().log1p()
 
     def dequantise(self, y: Tensor, generator: Generator | None = None) -> Tensor:
         """Return x of y + u, for u uniform strictly between 0 and 1."""
@@ -322,9 +324,12 @@ class Integer(Transform):
     def affine(self, scale: float, loc: float) -> tuple[Transform, float, float]:
         """Shift by whole numbers."""
         if scale != 1 or not loc.is_integer():
-            expected = "only a shift by a whole number keeps them whole"
-            fix = "Leave them out with marginal(dims), or condition on them."
-            self._refuse_affine(scale, loc, expected, fix)
+            self._refuse_affine(
+                scale,
+                loc,
+                expected="only a shift by a whole number keeps them whole",
+                fix="Leave them out with marginal(dims), or condition on them.",
+            )
         if self.lower is None:
             return self, 1.0, loc
         return Integer(self.lower + int(loc)), 1.0, 0.0

@@ -5,6 +5,7 @@ Shapes: means [..., K, D] and covariances [..., K, D, D] of the components, D tr
 
 from collections.abc import Sequence
 from functools import cached_property
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -13,41 +14,18 @@ from condens.functional import pushforward
 from condens.transforms.base import Transform
 from condens.transforms.kinds import Integer, Positive, Real
 
-
-def transformed_means(transforms: Sequence[Transform], means: Tensor, variances: Tensor) -> Tensor:
-    """Return E[Yⱼ] of every component [..., K, D], given variances [..., K, D]."""
-    return torch.stack(
-        [c.transform.mean(c.mean, c.deviation) for c in _columns(transforms, means, variances)], -1
-    )
+Moment = Literal["mean", "variance", "mean_log_slope", "overflows"]
 
 
-def transformed_variances(
-    transforms: Sequence[Transform], means: Tensor, variances: Tensor
+def transformed(
+    moment: Moment, transforms: Sequence[Transform], means: Tensor, variances: Tensor
 ) -> Tensor:
-    """Return Var[Yⱼ] of every component [..., K, D], given variances [..., K, D]."""
-    return torch.stack(
-        [c.transform.variance(c.mean, c.deviation) for c in _columns(transforms, means, variances)],
-        -1,
-    )
+    """Return what a method of `Transform` tells of Yⱼ, of every component [..., K, D].
 
-
-def mean_log_slopes(transforms: Sequence[Transform], means: Tensor, variances: Tensor) -> Tensor:
-    """Return E[log|dxⱼ/dyⱼ|] of every component [..., K, D], given variances [..., K, D]."""
+    Shapes: variances [..., K, D].
+    """
     columns = _columns(transforms, means, variances)
-    return torch.stack([c.transform.mean_log_slope(c.mean, c.deviation) for c in columns], -1)
-
-
-def transformed_overflows(
-    transforms: Sequence[Transform], means: Tensor, variances: Tensor
-) -> Tensor:
-    """Tell where E[Yⱼ²] is beyond double precision [..., K, D]."""
-    return torch.stack(
-        [
-            c.transform.overflows(c.mean, c.deviation)
-            for c in _columns(transforms, means, variances)
-        ],
-        -1,
-    )
+    return torch.stack([getattr(c.transform, moment)(c.mean, c.deviation) for c in columns], -1)
 
 
 def transformed_covariances(
@@ -62,12 +40,8 @@ def transformed_covariances(
     component, 4·10⁻⁴ at 0.97, 6·10⁻³ at 0.99, 4·10⁻² at 0.999.
     """
     variances = covariances.diagonal(dim1=-2, dim2=-1)
-    dimensions = range(len(transforms))
-    entries = {
-        (j, j): v
-        for j, v in enumerate(transformed_variances(transforms, means, variances).unbind(-1))
-    }
-    ones = _columns(transforms, means, variances)
+    dimensions, ones = range(len(transforms)), _columns(transforms, means, variances)
+    entries = {(j, j): c.transform.variance(c.mean, c.deviation) for j, c in enumerate(ones)}
     for i in dimensions:
         for j in range(i):
             entries[i, j] = entries[j, i] = _cross(ones[i], ones[j], covariances[..., i, j])

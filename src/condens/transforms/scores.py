@@ -36,10 +36,7 @@ def logistic_crps(target: Tensor, logits: Tensor, means: Tensor, factors: Tensor
     The target is given as its x, and ±inf where it is at an end of the support, or beyond.
     Shapes: target [..., 1] → [...], in double precision.
     """
-
-    def within_reach(x: Tensor) -> Tensor:
-        return x.clamp(-_REACH, _REACH)
-
+    within_reach = partial(torch.clamp, min=-_REACH, max=_REACH)
     # s′ has the width one, whatever those of the components are.
     ends = [side * end for end in (*_ENDS, _REACH) for side in (-1, 1)]
     return _in_blocks(
@@ -72,10 +69,20 @@ def whole_crps(
     `to_real` continues the x with {Y ≤ t} = {X ≤ x} smoothly between whole numbers.
     Shapes: target [..., 1] → [...], in double precision.
     """
-    score = partial(
-        _crps, from_real=from_real, to_real=to_real, more_ends=(), rate=torch.ones_like, whole=True
+    return _in_blocks(
+        target,
+        logits,
+        means,
+        factors,
+        partial(
+            _crps,
+            from_real=from_real,
+            to_real=to_real,
+            more_ends=(),
+            rate=torch.ones_like,
+            whole=True,
+        ),
     )
-    return _in_blocks(target, logits, means, factors, score)
 
 
 @torch.no_grad()
@@ -86,14 +93,9 @@ def _in_blocks(
     target, logits, means, factors = widen(target, logits, means, factors)
     shape = torch.broadcast_shapes(target.shape[:-1], logits.shape[:-1])
     parts = (target, torch.softmax(logits, -1), means.squeeze(-1), factors.squeeze(-1).neg().exp())
-    target, weights, centres, deviations = (
-        part.expand(*shape, -1).reshape(-1, part.shape[-1]) for part in parts
-    )
-    found = [target.new_zeros(0)]
-    for rows in torch.arange(len(target), device=target.device).split(_ROWS_PER_BLOCK):
-        block = target[rows], weights[rows], centres[rows], deviations[rows]
-        found.append(score(*block))
-    return torch.cat(found).reshape(shape)
+    rows = (part.expand(*shape, -1).reshape(-1, part.shape[-1]) for part in parts)
+    blocks = zip(*(part.split(_ROWS_PER_BLOCK) for part in rows), strict=True)
+    return torch.cat([score(*block) for block in blocks]).reshape(shape)
 
 
 def _crps(
@@ -153,8 +155,7 @@ def _gauss(
     whole: bool,
 ) -> Tensor:
     """Return the sum, or the integral, of a function over pieces [M] by Gauss rules."""
-    counts = size if whole else torch.full_like(size, torch.inf)
-    places, weights = _rule(counts, nodes)
+    places, weights = _rule(size if whole else torch.full_like(size, torch.inf), nodes)
     middle = start + 0.5 * (size - (1 if whole else 0))
     at = middle.unsqueeze(-1) + size.unsqueeze(-1) * places
     return size * (weights * values(row, at)).sum(-1)

@@ -35,8 +35,17 @@ class Parameters(NamedTuple):
         return (2 * self.log_scales).exp() + self.loadings.square().sum(-1)
 
     def affine(self, scale: Tensor, loc: Tensor) -> "Parameters":
-        """Return the mixture of scale·x + loc, by `affine_scale`."""
-        return affine_scale(*self, scale, loc)
+        """Return the mixture of scale·x + loc, elementwise.
+
+        Shapes: scale [D], or [..., 1, D] one for each mixture, and loc [..., D].
+        """
+        logits, means, log_scales, loadings, scale, loc = widen(*self, scale, loc)
+        return Parameters(
+            logits,
+            means * scale + loc.unsqueeze(-2),
+            log_scales + scale.abs().log(),
+            loadings * scale.unsqueeze(-1),
+        ).to(self.means.dtype)
 
 
 def marginal(
@@ -78,28 +87,6 @@ def condition(
     return Parameters(new_logits, rest.means + shift, rest.log_scales, left).to(dtype)
 
 
-def affine_scale(
-    logits: Tensor,
-    means: Tensor,
-    log_scales: Tensor,
-    loadings: Tensor,
-    scale: Tensor,
-    loc: Tensor,
-) -> Parameters:
-    """Return the mixture of scale·x + loc, elementwise.
-
-    Shapes: scale [D], or [..., 1, D] one for each mixture, and loc [..., D].
-    """
-    dtype = means.dtype
-    means, log_scales, loadings, scale, loc = widen(means, log_scales, loadings, scale, loc)
-    return Parameters(
-        logits,
-        means * scale + loc.unsqueeze(-2),
-        log_scales + scale.abs().log(),
-        loadings * scale.unsqueeze(-1),
-    ).to(dtype)
-
-
 def project(
     logits: Tensor, means: Tensor, log_scales: Tensor, loadings: Tensor, direction: Tensor
 ) -> Parameters:
@@ -132,7 +119,6 @@ def full_factors(log_scales: Tensor, loadings: Tensor) -> Tensor:
     >>> full_factors(torch.zeros(1, 1), torch.full((1, 1, 1), 3**0.5)).exp()
     tensor([[0.5000]])
     """
-    dtype = log_scales.dtype
-    log_scales, loadings = expand_batch(widen(log_scales, loadings), (2, 3))
-    root = torch.cat([torch.diag_embed(log_scales.exp()), loadings], -1)
-    return from_square_root(root).to(dtype)
+    logs, wide = expand_batch(widen(log_scales, loadings), (2, 3))
+    root = torch.cat([torch.diag_embed(logs.exp()), wide], -1)
+    return from_square_root(root).to(log_scales.dtype)

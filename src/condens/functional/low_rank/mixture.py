@@ -216,9 +216,8 @@ def variance(logits: Tensor, means: Tensor, log_scales: Tensor, loadings: Tensor
 
 def component_covariances(log_scales: Tensor, loadings: Tensor) -> Tensor:
     """Return Σₖ = diag(sₖ²) + VₖVₖᵀ of every component. Shapes: → [..., K, D, D]."""
-    dtype = log_scales.dtype
-    log_scales, loadings = widen(log_scales, loadings)
-    return (torch.diag_embed((2 * log_scales).exp()) + loadings @ loadings.mT).to(dtype)
+    logs, wide = widen(log_scales, loadings)
+    return (torch.diag_embed((2 * logs).exp()) + wide @ wide.mT).to(log_scales.dtype)
 
 
 def covariance(logits: Tensor, means: Tensor, log_scales: Tensor, loadings: Tensor) -> Tensor:
