@@ -11,7 +11,7 @@ from torch.utils import _pytree
 def checks_values(*tensors: Tensor) -> bool:
     """Tell whether values may decide what happens next.
 
-    They may not while torch.compile, torch.export or torch.jit.trace record a graph, which has
+    They may not while torch.compile, torch.export, make_fx or torch.jit.trace record a graph, which has
     to serve other values too, under torch.func's transforms, and on the meta device, which has
     shapes only. There every check of a value is left out; checks of shapes and types remain.
 
@@ -22,6 +22,7 @@ def checks_values(*tensors: Tensor) -> bool:
         torch.compiler.is_compiling()
         or torch._C._get_tracing_state() is not None
         or torch._C._are_functorch_transforms_active()
+        or torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.PROXY) is not None
         or any(tensor.is_meta for tensor in tensors)
     )
 
