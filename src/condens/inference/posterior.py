@@ -14,12 +14,7 @@ from condens.data.table import in_order
 from condens.distributions import Mixture
 from condens.distributions.checks import Numbers
 from condens.distributions.dimensions import check_names
-from condens.errors import (
-    ArgumentError,
-    NotFiniteError,
-    ShapeError,
-    UnusedComponentsWarning,
-)
+from condens.errors import ArgumentError, NotFiniteError, ShapeError, UnusedComponentsWarning
 from condens.estimator.construction import Architecture, check_parameter, choose_transforms
 from condens.nn import MixtureNetwork
 from condens.scalars import as_whole
@@ -144,13 +139,10 @@ def posterior(
     transforms = _transforms(target_transform, given)
     rows = Rows.of(seen.flatten(1), given.values, names=("observations", "parameters", "weights"))
     settings = replace(settings or default_settings(len(rows)), seed=seed)
-    architecture = Architecture(
-        n_columns=rows.condition.shape[1], names=given.names, transforms=transforms
-    )
     with gradients(), interruption() as interrupted:
-        network = architecture.network(
-            count or default_components(len(rows)), generator=Generator().manual_seed(seed)
-        )
+        network = Architecture(
+            n_columns=rows.condition.shape[1], names=given.names, transforms=transforms
+        ).network(count or default_components(len(rows)), generator=Generator().manual_seed(seed))
         history = train(network, rows, settings, warn=False)
     if interrupted.is_set():
         raise KeyboardInterrupt(f"posterior was interrupted {how_far(history)}.")
@@ -190,8 +182,7 @@ def _read(given: Any, name: str) -> tuple[Tensor, tuple[str, ...] | None]:
     if is_frame(given):
         columns = TargetColumns.of(given, name, observed=False)
         return columns.values, columns.names
-    values = torch.from_numpy(as_doubles(given, name))
     # A row of a pandas frame has the names of its columns as index.
     index = list(given.index) if hasattr(type(given), "iloc") else []
     named = index and all(isinstance(label, str) for label in index)
-    return values, tuple(index) if named else None
+    return torch.from_numpy(as_doubles(given, name)), tuple(index) if named else None

@@ -62,20 +62,28 @@ class Graph(nn.Module, ABC):
 
     def __init__(self, network: DensityNetwork) -> None:
         super().__init__()
-        if not network.form.triangular:
-            raise ArgumentError(
-                "network",
-                got=f"has a head with covariance {network.form.covariance!r}",
-                expected="only triangular factors are exported",
-                fix="Train with covariance 'full', 'diagonal', 'isotropic' or 'tied'.",
-            )
-        if network.condition_codes:
-            raise ArgumentError(
-                "network",
-                got="reads codes of categories",
-                expected="only numbers are exported",
-                fix="Train on numbers, such as one column of 0 and 1 for each category.",
-            )
+        for refused, got, expected, fix in (
+            (
+                not network.form.triangular,
+                f"has a head with covariance {network.form.covariance!r}",
+                "only triangular factors are exported",
+                "Train with covariance 'full', 'diagonal', 'isotropic' or 'tied'.",
+            ),
+            (
+                network.condition_codes > 0,
+                "reads codes of categories",
+                "only numbers are exported",
+                "Train on numbers, such as one column of 0 and 1 for each category.",
+            ),
+            (
+                network.discrete and "target" in self.inputs,
+                "has targets that are whole numbers",
+                "their log density is not exported",
+                "Export what='mixture' or what='sample'.",
+            ),
+        ):
+            if refused:
+                raise ArgumentError("network", got=got, expected=expected, fix=fix)
         self.network = network
         self.transforms: tuple[Transform, ...] = (
             network.transforms or (Real(),) * network.dimensions
@@ -104,16 +112,6 @@ class LogDensity(Graph):
 
     inputs = ("condition", "target")
     outputs = ("log_density",)
-
-    def __init__(self, network: DensityNetwork) -> None:
-        super().__init__(network)
-        if network.discrete:
-            raise ArgumentError(
-                "network",
-                got="has targets that are whole numbers",
-                expected="these are not exported",
-                fix="Export what='mixture' or what='sample'.",
-            )
 
     def forward(self, condition: Tensor, target: Tensor) -> Tensor:  # type: ignore[override]
         """Return the log density of each row."""
@@ -170,9 +168,10 @@ class Sampler(Graph):
 
     def __init__(self, network: DensityNetwork) -> None:
         super().__init__(network)
-        infinite = torch.tensor([-torch.inf, torch.inf], dtype=network.dtype)
-        ends = torch.stack([transform.nearest(infinite) for transform in self.transforms], -1)
-        self.ends = nn.Buffer(ends.to(network.target_scaling.scale.device))
+        infinite = network.target_scaling.scale.new_tensor(
+            [-torch.inf, torch.inf], dtype=network.dtype
+        )
+        self.ends = nn.Buffer(torch.stack([t.nearest(infinite) for t in self.transforms], -1))
 
     def forward(  # type: ignore[override]
         self, condition: Tensor, noise: Tensor, uniform: Tensor
@@ -195,8 +194,9 @@ class Sampler(Graph):
 
 def from_real(transforms: Sequence[Transform], real: Tensor) -> Tensor:
     """Return targets from their real coordinates. Shapes: [..., D] → [..., D]."""
-    pairs = zip(transforms, real.unbind(-1), strict=True)
-    return torch.stack([transform.from_real(x) for transform, x in pairs], -1)
+    return torch.stack(
+        [one.from_real(x) for one, x in zip(transforms, real.unbind(-1), strict=True)], -1
+    )
 
 
 GRAPHS: dict[str, type[Graph]] = {
@@ -277,8 +277,10 @@ def export(
     inputs = trial_inputs(graph, condition)
     data = to_bytes(graph, inputs, opset)
     check_agreement(data, graph, inputs)
-    pairs = zip(graph.inputs, inputs, strict=True)
-    row = tuple(given[:, :1] if name in RANDOM else given[:1] for name, given in pairs)
+    row = tuple(
+        given[:, :1] if name in RANDOM else given[:1]
+        for name, given in zip(graph.inputs, inputs, strict=True)
+    )
     check_agreement(data, graph, row)
     far = _far_condition(graph.network)
     if far is not None:
@@ -296,12 +298,24 @@ def to_bytes(graph: Graph, inputs: tuple[Tensor, ...], opset: int = 18) -> bytes
         raise ImportError(
             "Export needs onnx, onnxscript and onnxruntime. Install: pip install 'condens[onnx]'"
         ) from error
+    batch, draws = torch.export.Dim("batch"), torch.export.Dim("draws")
+    shapes = tuple({0: draws, 1: batch} if name in RANDOM else {0: batch} for name in graph.inputs)
     try:
         with warnings.catch_warnings():
             # About torch's internals, and that one name stands for several equal axes.
             warnings.filterwarnings("ignore", ".*LeafSpec", FutureWarning)
             warnings.filterwarnings("ignore", "# The axis name", UserWarning)
-            data = _translate(graph, inputs, opset)
+            made: Any = torch.onnx.export(
+                torch.export.export(graph, inputs, dynamic_shapes=shapes),
+                dynamo=True,
+                input_names=list(graph.inputs),
+                output_names=list(graph.outputs),
+                dynamic_shapes=shapes,
+                opset_version=opset,
+                custom_translation_table=_translations(),
+                verbose=False,
+            )
+            data: bytes = made.model_proto.SerializeToString()
     except Exception as error:
         raise ArgumentError(
             "model",
@@ -311,22 +325,6 @@ def to_bytes(graph: Graph, inputs: tuple[Tensor, ...], opset: int = 18) -> bytes
         ) from error
     onnx.checker.check_model(data, full_check=True)
     return data
-
-
-def _translate(graph: Graph, inputs: tuple[Tensor, ...], opset: int) -> bytes:
-    batch, draws = torch.export.Dim("batch"), torch.export.Dim("draws")
-    shapes = tuple({0: draws, 1: batch} if name in RANDOM else {0: batch} for name in graph.inputs)
-    made: Any = torch.onnx.export(
-        torch.export.export(graph, inputs, dynamic_shapes=shapes),
-        dynamo=True,
-        input_names=list(graph.inputs),
-        output_names=list(graph.outputs),
-        dynamic_shapes=shapes,
-        opset_version=opset,
-        custom_translation_table=_translations(),
-        verbose=False,
-    )
-    return made.model_proto.SerializeToString()
 
 
 def _translations() -> dict[Any, Callable[..., Any]]:
@@ -364,14 +362,8 @@ def _network(model: DensityNetwork | Fitted, dtype: torch.dtype | None) -> Densi
             fix="Pass one of these.",
         )
     encoder: TableEncoder | None = getattr(model, "encoder_", None)
-    if encoder is not None and encoder.categories:
-        raise ArgumentError(
-            "model",
-            got="was fitted on a table with categories",
-            expected="only numbers are exported",
-            fix="Fit on numbers, such as one column of 0 and 1 for each category.",
-        )
-    columns = () if encoder is None else encoder.features
+    # Categories, with or without gaps, are refused by the graph.
+    columns = () if encoder is None or encoder.categories else encoder.features
     if any(isinstance(column, Numbers) and column.fill is not None for column in columns):
         raise ArgumentError(
             "model",
@@ -395,8 +387,10 @@ def _network(model: DensityNetwork | Fitted, dtype: torch.dtype | None) -> Densi
 
 def _check_digits(network: DensityNetwork) -> None:
     """Refuse float32 where it rounds a column by more than its deviation allows."""
-    scalings = {"target": network.target_scaling, "condition": network.condition_scaling}
-    for name, scaling in scalings.items():
+    for name, scaling in (
+        ("target", network.target_scaling),
+        ("condition", network.condition_scaling),
+    ):
         if scaling is None:
             continue
         low, high = scaling.location - scaling.scale, scaling.location + scaling.scale
@@ -423,8 +417,9 @@ def trial_inputs(graph: Graph, condition: ArrayLike | None) -> tuple[Tensor, ...
     if condition is not None:
         condition = torch.as_tensor(condition)
     elif scaling is not None:
-        shape = (TRIAL_ROWS, len(scaling.location))
-        noise = torch.randn(shape, generator=generator, dtype=torch.float64)
+        noise = torch.randn(
+            TRIAL_ROWS, len(scaling.location), generator=generator, dtype=torch.float64
+        )
         condition = scaling.location + scaling.scale * noise
     if condition is None or len(condition) < 2:
         raise ShapeError(
@@ -437,8 +432,7 @@ def trial_inputs(graph: Graph, condition: ArrayLike | None) -> tuple[Tensor, ...
         condition = condition.to(network.dtype)
     mixture = network(condition)
     target = mixture.sample(generator=generator)
-    shape = (DRAWS_PER_ROW, *target.shape)
-    noise = torch.randn(shape, generator=generator, dtype=network.dtype)
+    noise = torch.randn(DRAWS_PER_ROW, *target.shape, generator=generator, dtype=network.dtype)
     # In the middle of a component's interval, where rounding cannot choose another.
     chosen = torch.multinomial(mixture.weights, DRAWS_PER_ROW, True, generator=generator)
     middles = mixture.weights.cumsum(-1) - 0.5 * mixture.weights
@@ -474,8 +468,13 @@ def _answers(network: DensityNetwork, given: dict[str, Tensor]) -> tuple[Tensor,
     means, factors = (tensor[range(len(condition)), component] for tensor in (means, factors))
     draws = from_latent(given["noise"].double(), means, factors)
     if network.transforms is not None:
-        pairs = zip(network.transforms, draws.unbind(-1), strict=True)
-        draws = torch.stack([t.nearest(t.from_real(x).to(network.dtype)) for t, x in pairs], -1)
+        draws = torch.stack(
+            [
+                transform.nearest(transform.from_real(x).to(network.dtype))
+                for transform, x in zip(network.transforms, draws.unbind(-1), strict=True)
+            ],
+            -1,
+        )
     return (draws,)
 
 
@@ -484,8 +483,9 @@ def check_agreement(data: bytes, graph: Graph, inputs: tuple[Tensor, ...]) -> No
     import onnxruntime
 
     given = dict(zip(graph.inputs, inputs, strict=True))
-    session = onnxruntime.InferenceSession(data, providers=["CPUExecutionProvider"])
-    outputs = session.run(None, {name: tensor.numpy() for name, tensor in given.items()})
+    outputs = onnxruntime.InferenceSession(data, providers=["CPUExecutionProvider"]).run(
+        None, {name: tensor.numpy() for name, tensor in given.items()}
+    )
     network = graph.network
     answers = _answers(network, given), _answers(copy.deepcopy(network).double(), given)
     for name, output, single, double in zip(graph.outputs, outputs, *answers, strict=True):

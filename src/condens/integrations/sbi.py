@@ -169,8 +169,9 @@ class Builder:
         n_components = default_components(len(theta)) if asked is None else asked
         shape, condition_shape = target.shape[1:], condition.shape[1:]
         head = HEADS[self.covariance](self.width, shape.numel(), n_components, generator=generator)
-        backbone = self._backbone(condition, generator)
-        net = MixtureNetwork(backbone, head, condition_columns=condition_shape.numel())
+        net = MixtureNetwork(
+            self._backbone(condition, generator), head, condition_columns=condition_shape.numel()
+        )
         return CondensEstimator(net, shape, condition_shape)
 
     def rows(self, theta: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
@@ -284,8 +285,9 @@ def fit(
     n_components = getattr(inference, "_num_components", None)  # NPE-A's
     settings = default_settings(len(theta)) if settings is None else Settings.given(settings)
     with gradients(), interruption() as asked:
-        generator = Generator().manual_seed(settings.seed)
-        estimator = builder.make(theta, x, n_components, generator=generator).to(inference._device)
+        estimator = builder.make(
+            theta, x, n_components, generator=Generator().manual_seed(settings.seed)
+        ).to(inference._device)
         history = estimator.history = train(
             estimator.net, builder.rows(theta, x), settings, progress=progress, warn=False
         )
@@ -293,8 +295,9 @@ def fit(
         inference._neural_net = estimator.eval()
     if asked.is_set():
         raise KeyboardInterrupt(f"fit was interrupted {how_far(history)}.")
-    chosen = builder.n_components is not None
-    history.warn(stacklevel=2, ignore=() if chosen else (UnusedComponentsWarning,))
+    history.warn(
+        stacklevel=2, ignore=(UnusedComponentsWarning,) if builder.n_components is None else ()
+    )
     return estimator
 
 

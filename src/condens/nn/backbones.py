@@ -179,8 +179,12 @@ class TableMLP(nn.Module):
     def to_dict(self) -> dict[str, Any]:
         """Return kind and arguments as JSON values; `backbone_from_dict` reads them."""
         options = {name: value for name, value in self.mlp.to_dict().items() if name != "inputs"}
-        table = {"kind": self.kind, "numeric": self.numeric, "categories": list(self.categories)}
-        return options | table
+        return {
+            **options,
+            "kind": self.kind,
+            "numeric": self.numeric,
+            "categories": list(self.categories),
+        }
 
     def forward(self, condition: Tensor) -> Tensor:
         """Return features."""

@@ -109,10 +109,12 @@ class DensityNetwork(nn.Module, ABC):
         if not departure.dim() or not checks_values(departure):
             return extrapolate(free, self.free_parameters(scaling.nearest(condition)), departure)
         rows = departure > 0
-        edge = self.free_parameters(scaling.nearest(condition[rows]))
-        chosen = type(free)(*(tensor[rows] for tensor in free))
-        parts = zip(free, extrapolate(chosen, edge, departure[rows]), strict=True)
-        return type(free)(*(tensor.index_put((rows,), far) for tensor, far in parts))
+        far = extrapolate(
+            type(free)(*(tensor[rows] for tensor in free)),
+            self.free_parameters(scaling.nearest(condition[rows])),
+            departure[rows],
+        )
+        return type(free)(*(a.index_put((rows,), b) for a, b in zip(free, far, strict=True)))
 
     def mixture_of(self, condition: Tensor) -> Mixture:
         """Return the mixtures of standardised targets for standardised conditions."""
@@ -156,10 +158,9 @@ class DensityNetwork(nn.Module, ABC):
         if self.discrete:
             return weighted_sum(self.nll(condition, target), weights)
         self.check(condition, target)
-        loss = self.standard_loss(
+        return self.standard_loss(
             self.standardise_condition(condition), self.standardise_target(target), weights
-        )
-        return loss + self.log_scale(self.real_target(target), weights)
+        ) + self.log_scale(self.real_target(target), weights)
 
     def nll(self, condition: Tensor, target: Tensor) -> Tensor:
         """Return −log p(target | condition) of each row. Shapes: target [b, D] → [b]."""
@@ -171,10 +172,9 @@ class DensityNetwork(nn.Module, ABC):
                 if checks_values(target)
                 else density.log_prob(target)
             )
-        rows = self.standard_nll(
+        return self.standard_nll(
             self.standardise_condition(condition), self.standardise_target(target)
-        )
-        return rows + self.row_log_scale(self.real_target(target)).to(self.dtype)
+        ) + self.row_log_scale(self.real_target(target)).to(self.dtype)
 
     def standardise_condition(self, condition: Tensor) -> Tensor:
         """Return the condition as the backbone reads it; whole numbers (tokens, …) stay whole."""
@@ -266,13 +266,15 @@ class DensityNetwork(nn.Module, ABC):
         """
         if self.transforms is None:
             return target.double()
-        columns = [
-            transform.dequantise(column, generator)
-            if generator is not None and isinstance(transform, Integer)
-            else transform.to_real(column)
-            for transform, column in zip(self.transforms, target.unbind(1), strict=True)
-        ]
-        return torch.stack(columns, 1)
+        return torch.stack(
+            [
+                transform.dequantise(column, generator)
+                if generator is not None and isinstance(transform, Integer)
+                else transform.to_real(column)
+                for transform, column in zip(self.transforms, target.unbind(1), strict=True)
+            ],
+            1,
+        )
 
     def _check_condition(self, condition: Tensor) -> None:
         self._check_columns(condition)

@@ -31,8 +31,7 @@ class Start(NamedTuple):
     def factors(self) -> Tensor:
         """The packed factors of the covariances [K, D(D+1)/2]."""
         # The Cholesky factor of the flipped matrix, flipped back, is upper.
-        lower = torch.linalg.cholesky(self.covariances.flip(-1, -2))
-        return from_upper_root(lower.flip(-1, -2))
+        return from_upper_root(torch.linalg.cholesky(self.covariances.flip(-1, -2)).flip(-1, -2))
 
 
 @torch.no_grad()

@@ -117,8 +117,9 @@ class GaussianMixtureBlock(InvertibleModule):  # type: ignore[misc]
         For example `GaussianMixtureBlock.pack(*head.parameters_of(features))`. Shapes: logits
         [b, K], means [b, K, D], factors [b, K, T] → [b, K(1 + D + D(D+1)/2)].
         """
-        full = as_full(factors, means.shape[-1])
-        return torch.cat([logits, means.flatten(-2), full.flatten(-2)], -1)
+        return torch.cat(
+            [logits, means.flatten(-2), as_full(factors, means.shape[-1]).flatten(-2)], -1
+        )
 
     @staticmethod
     def normalize_weights(w: Tensor) -> Tensor:
@@ -141,9 +142,10 @@ class GaussianMixtureBlock(InvertibleModule):  # type: ignore[misc]
         tensor([1], dtype=torch.int32)
         """
         _check_weights(w)
-        generator = None
-        if seed is not None:
-            generator = Generator(w.device).manual_seed(
+        generator = (
+            None
+            if seed is None
+            else Generator(w.device).manual_seed(
                 as_whole(
                     "seed",
                     seed,
@@ -152,6 +154,7 @@ class GaussianMixtureBlock(InvertibleModule):  # type: ignore[misc]
                     fix="Pass an int of 64 bits, or None for torch's generator.",
                 )
             )
+        )
         coarse, fine = (
             torch.rand(len(w), 1, device=w.device, generator=generator) for _ in range(2)
         )

@@ -91,8 +91,7 @@ def torch_seeded_by(generator: Generator) -> Iterator[None]:
     seed = int(torch.randint(2**63 - 1, (), generator=generator, device=generator.device))
     # Where nothing has used CUDA yet, asking for its state would start it.
     cuda = torch.cuda.is_initialized()
-    devices = range(torch.cuda.device_count()) if cuda else ()
-    with _LOAN, torch.random.fork_rng(devices):
+    with _LOAN, torch.random.fork_rng(range(torch.cuda.device_count()) if cuda else ()):
         torch.default_generator.manual_seed(seed)
         if cuda:
             torch.cuda.manual_seed_all(seed)

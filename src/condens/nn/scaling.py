@@ -75,8 +75,7 @@ class Standardiser(nn.Module):
         largest = torch.where(largest > 0, largest, 1.0)
         deviation = largest * torch.nanmean((centred / largest).square(), 0).sqrt()
         some = values[:: 1 + len(values) // MAX_QUARTILE_ROWS]
-        quartiles = torch.nanquantile(some, some.new_tensor([0.25, 0.5, 0.75]), 0)
-        low, middle, high = quartiles.nan_to_num(nan=0.0)
+        low, middle, high = torch.nanquantile(some, some.new_tensor([0.25, 0.5, 0.75]), 0)
         robust = _FROM_QUARTILES * (high - low)
         heavy = (robust > 0) & (deviation > HEAVY_TAIL_RATIO * robust)
         location = torch.where(heavy, middle, location)
@@ -188,10 +187,8 @@ class ConditionScaling(Standardiser):
 
     def holds(self, read: Tensor) -> bool:
         """Tell whether `forward` left all these rows unchanged; no, if values are not checked."""
-        if not checks_values(read):
-            return False
         ends = self._ends(read.dtype, read.dtype)
-        return torch.equal(read, read.clamp(ends.first, ends.last))
+        return checks_values(read) and torch.equal(read, read.clamp(ends.first, ends.last))
 
     def departure(self, read: Tensor) -> Tensor:
         """Return how far out the rows from `forward` are, from 0 (unchanged) to 1.

@@ -197,8 +197,9 @@ class Head(nn.Module, ABC, Generic[P]):
             weights = check_weights(weights, target)
         if not complete and not checks_values(target):
             return weighted_sum(self.nll(features, target), weights)
-        gaps = not complete and bool(target.isnan().any())
-        return self._loss(features, target, weights, gaps=gaps)
+        return self._loss(
+            features, target, weights, gaps=not complete and bool(target.isnan().any())
+        )
 
     def _loss(
         self,
@@ -232,9 +233,10 @@ class Head(nn.Module, ABC, Generic[P]):
         return made
 
     def _split(self, outputs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        first, second = self.n_components, self.n_components * (1 + self.dimensions)
-        means = outputs[..., first:second].unflatten(-1, (self.n_components, self.dimensions))
-        return outputs[..., :first], means, outputs[..., second:]
+        logits, means, scales = outputs.split(
+            [self.n_components, self.n_components * self.dimensions, self._scale_outputs], -1
+        )
+        return logits, means.unflatten(-1, (self.n_components, self.dimensions)), scales
 
     def _unbounded(self, log_diagonal: Tensor) -> Tensor:
         """Return the u with floor + 1/(exp(u) + 1/ceiling) = exp(−log_diagonal).

@@ -6,9 +6,8 @@ import torch
 from torch import Generator, Tensor
 
 from condens.distributions.low_rank import LowRankMixture
-from condens.functional.low_rank import algebra as low_rank_algebra
-from condens.functional.low_rank import mixture as low_rank
-from condens.functional.low_rank.algebra import Parameters
+from condens.functional.low_rank.algebra import Parameters, ensemble
+from condens.functional.low_rank.mixture import log_prob, partial_log_prob
 from condens.functional.tracing import anywhere, checks_values
 from condens.functional.triangular import bounded_log_scales
 from condens.nn.heads.base import CEILING, FLOOR, Head
@@ -58,7 +57,7 @@ class LowRankHead(Head[Parameters]):
         log_scales = bounded_log_scales(outputs[..., 0], self.floor, self.ceiling)
         return Parameters(logits, means, log_scales, outputs[..., 1:])
 
-    join = staticmethod(low_rank_algebra.ensemble)
+    join = staticmethod(ensemble)
 
     @staticmethod
     def mixture(parameters: Parameters, names: Sequence[str] | None = None) -> LowRankMixture:
@@ -68,9 +67,9 @@ class LowRankHead(Head[Parameters]):
     @staticmethod
     def nll_of(parameters: Parameters, target: Tensor) -> Tensor:
         """Return −log p(target) of each row; NaN entries are unobserved."""
-        missing = not checks_values(target) or anywhere(target.isnan())
-        density = low_rank.partial_log_prob if missing else low_rank.log_prob
-        return -density(target, *parameters)
+        if not checks_values(target) or anywhere(target.isnan()):
+            return -partial_log_prob(target, *parameters)
+        return -log_prob(target, *parameters)
 
     def _scales_from(self, start: Start) -> Tensor:
         """Return scales and loadings: the r largest principal axes, less the mean of the others."""

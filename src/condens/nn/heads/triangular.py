@@ -111,8 +111,9 @@ class IsotropicHead(TriangularHead):
         return self.n_components
 
     def _factors_of(self, outputs: Tensor) -> Tensor:
-        factors = bounded_scales(outputs.unsqueeze(-1), 1, self.floor, self.ceiling)
-        return factors.expand(*outputs.shape, self.dimensions)
+        return bounded_scales(outputs.unsqueeze(-1), 1, self.floor, self.ceiling).expand(
+            *outputs.shape, self.dimensions
+        )
 
     def _scales_from(self, start: Start) -> Tensor:
         return self._unbounded(-start.scales.log().mean(-1))
