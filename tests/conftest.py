@@ -23,6 +23,8 @@ def _fresh():
 
 
 def pytest_collectstart():
+    # Modules that draw when they are imported draw the same in any order.
+    torch.manual_seed(0)
     # Pyro switches it off when it is imported, and modules make mixtures when they are.
     torch.distributions.Distribution.set_default_validate_args(True)
 

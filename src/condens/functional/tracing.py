@@ -11,9 +11,10 @@ from torch.utils import _pytree
 def checks_values(*tensors: Tensor) -> bool:
     """Tell whether values may decide what happens next.
 
-    They may not while torch.compile, torch.export, make_fx or torch.jit.trace record a graph, which has
-    to serve other values too, under torch.func's transforms, and on the meta device, which has
-    shapes only. There every check of a value is left out; checks of shapes and types remain.
+    They may not while torch.compile, torch.export, make_fx or torch.jit.trace record a graph,
+    which has to serve other values too, under torch.func's transforms, and on the meta device,
+    which has shapes only. There every check of a value is left out; checks of shapes and types
+    remain.
 
     >>> checks_values(), checks_values(torch.empty(2, device="meta"))
     (True, False)
