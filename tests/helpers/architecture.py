@@ -40,6 +40,7 @@ ROWS = (
     Row(0, "errors.py", "exceptions that build their own message, and warnings"),
     Row(0, "files.py", "atomic writes of whole files, never through a link"),
     Row(0, "laziness.py", "imports of names when they are first used, one thread at a time"),
+    Row(0, "progress.py", "one progress line on a terminal"),
     Row(0, "scalars.py", "checks of single numbers and words"),
     Row(
         1,
@@ -143,6 +144,7 @@ ROWS = (
             "arrays",
             "encoder",
             "frames",
+            "groups",
             "rows",
             "table",
         ),
