@@ -194,8 +194,12 @@ ROWS = (
         6,
         "evaluation/",
         "how good a density is, and how far it may be trusted",
-        files=("conformal",),
-        packages=("torch",),
+        files=(
+            "calibration",
+            "conformal",
+        ),
+        packages=("torch", "numpy"),
+        lazy=("scipy",),
     ),
     Row(
         7,
