@@ -105,6 +105,7 @@ ROWS = (
         "distributions/",
         "mixtures as objects: one abstract class, three final ones",
         files=(
+            "arviz",
             "base",
             "checks",
             "conversions",
@@ -114,6 +115,7 @@ ROWS = (
             "transformed",
         ),
         packages=("torch", "numpy"),
+        lazy=("arviz_base", "xarray"),
     ),
     Row(
         4,
@@ -195,11 +197,20 @@ ROWS = (
         "evaluation/",
         "how good a density is, and how far it may be trusted",
         files=(
+            "assessment",
             "calibration",
+            "comparison",
             "conformal",
+            "forecasts",
+            "models",
+            "report",
+            "scores",
+            "simulators",
+            "statistics",
+            "two_samples",
         ),
         packages=("torch", "numpy"),
-        lazy=("scipy",),
+        lazy=("scipy", "sklearn", "arviz_base", "xarray"),
     ),
     Row(
         7,

@@ -4,7 +4,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache, reduce
 from types import ModuleType
-from typing import Any, ClassVar, NoReturn, Self
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Self
 
 import torch
 from torch import Generator, Tensor
@@ -19,6 +19,7 @@ from torch.distributions.constraints import Constraint
 from torch.distributions.kl import register_kl
 
 from condens.distributions import checks, conversions
+from condens.distributions.arviz import as_group, to_tree
 from condens.distributions.checks import Numbers
 from condens.distributions.dimensions import (
     Dimension,
@@ -47,6 +48,9 @@ from condens.functional.precision import widen, working_dtype
 from condens.functional.tracing import anywhere
 from condens.scalars import as_whole
 from condens.transforms import Real, Transform
+
+if TYPE_CHECKING:
+    from xarray import DataTree
 
 Parameters = algebra.Parameters | LowRankParameters
 
@@ -398,6 +402,38 @@ class Mixture(Distribution, ABC):
         hardly overlap, no practical number of draws shows the logits' gradient.
         """
         return self._rsample(self._sample_shape(sample_shape, generator), generator)
+
+    def to_arviz(
+        self,
+        n_samples: int = 1000,
+        *,
+        n_chains: int = 4,
+        group: str = "posterior",
+        generator: Generator | None = None,
+    ) -> "DataTree":
+        """Draw for ArviZ: a tree with a variable for each dimension, by its name.
+
+        A batch adds the axis row, or row_0, row_1, … Needs the extra `arviz`.
+
+        Args:
+            n_samples: of each chain. The draws are independent: chains are for the tools that
+                compare them.
+            n_chains: how many.
+            group: such as "posterior" or "posterior_predictive".
+
+        >>> from condens import GaussianMixture
+        >>> m = GaussianMixture(torch.zeros(1), torch.zeros(1, 2), torch.zeros(1, 3),
+        ...                     names=["lat", "lon"])
+        >>> dict(m.to_arviz(100)["posterior"].sizes)
+        {'chain': 4, 'draw': 100}
+        """
+        shape = tuple(
+            as_whole(name, count, 1, fix=f"Pass {default}, for instance.")
+            for name, count, default in (("n_chains", n_chains, 4), ("n_samples", n_samples, 1000))
+        )
+        draws = self.sample(shape, generator=generator).detach().cpu().numpy()
+        names = self.names or [f"x{dim}" for dim in range(self.dimensions)]
+        return to_tree({as_group("group", group): draws}, names)
 
     @abstractmethod
     def _sample(self, shape: tuple[int, ...], generator: Generator | None) -> Tensor:

@@ -5,14 +5,24 @@ from typing import TYPE_CHECKING
 from condens.evaluation.conformal import Calibration, Region
 
 __all__ = [
+    "MMD",
+    "SBC",
     "Calibration",
     "Comparison",
+    "CoverageCurve",
+    "PredictiveDistance",
     "Region",
     "Report",
     "Score",
+    "c2st",
     "compare",
     "cross_evaluate",
     "evaluate",
+    "expected_coverage",
+    "mmd_squared",
+    "predictive_distance",
+    "sbc",
+    "tarp",
 ]
 
 # scipy is imported when a name is first used: the estimator needs `conformal` only.
@@ -20,7 +30,17 @@ if TYPE_CHECKING:
     from condens.evaluation.assessment import cross_evaluate, evaluate
     from condens.evaluation.comparison import Comparison, compare
     from condens.evaluation.report import Report
+    from condens.evaluation.simulators import (
+        SBC,
+        CoverageCurve,
+        PredictiveDistance,
+        expected_coverage,
+        predictive_distance,
+        sbc,
+        tarp,
+    )
     from condens.evaluation.statistics import Score
+    from condens.evaluation.two_samples import MMD, c2st, mmd_squared
 else:
 
     def __getattr__(name):
@@ -31,14 +51,21 @@ else:
 
         try:
             with importing:
-                from condens.evaluation import assessment, comparison, report, statistics
+                from condens.evaluation import (
+                    assessment,
+                    comparison,
+                    report,
+                    simulators,
+                    statistics,
+                    two_samples,
+                )
         except ModuleNotFoundError as error:
             if (error.name or "").partition(".")[0] not in ("scipy", "sklearn"):
                 raise
             raise ImportError(
                 f"{name} needs {error.name}. Install it: pip install 'condens[evaluation]'."
             ) from error
-        modules = (assessment, comparison, report, statistics)
+        modules = (assessment, comparison, report, simulators, statistics, two_samples)
         return next(getattr(module, name) for module in modules if hasattr(module, name))
 
     def __dir__():
