@@ -196,10 +196,12 @@ ROWS = (
         "how good a density is, and how far it may be trusted",
         files=(
             "assessment",
+            "baselines",
             "calibration",
             "comparison",
             "conformal",
             "forecasts",
+            "linear",
             "models",
             "report",
             "scores",

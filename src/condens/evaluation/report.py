@@ -36,8 +36,8 @@ ERRORS_OF_A_DIFFERENCE = 1.96
 BIN_COVERAGE = 0.9
 # What tests and coverages of all targets together are called; a target may be called "joint".
 JOINT = "joint density"
-# Faults named in the verdict, and characters of a name in a terminal.
-MAX_FAULTS, MAX_NAME = 8, 32
+# Faults named in the verdict.
+MAX_FAULTS = 8
 
 LABELS = {
     "log_likelihood": "log-likelihood",
