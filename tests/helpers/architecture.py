@@ -189,7 +189,9 @@ ROWS = (
         5,
         "plots/",
         "plots of mixtures and arrays on given axes; knows no model",
-        files=("training",),
+        files=(
+            "training",
+        ),
         lazy=("matplotlib",),
     ),
     Row(
@@ -231,7 +233,9 @@ ROWS = (
         7,
         "inference/",
         "simulation-based inference without another library",
-        files=("posterior",),
+        files=(
+            "posterior",
+        ),
         packages=("torch",),
     ),
     Row(

@@ -14,8 +14,15 @@ from condens.data.groups import number_groups, read_groups
 from condens.errors import ArgumentError
 from condens.evaluation import calibration
 from condens.evaluation.forecasts import MixtureForecast
-from condens.evaluation.models import Model, Source, read_source
-from condens.evaluation.report import Baseline, Report, WorstRow
+from condens.evaluation.models import (
+    Model,
+    Source,
+    columns_of,
+    read_source,
+    read_weights,
+    row_labels,
+)
+from condens.evaluation.report import BIN_COVERAGE, JOINT, Baseline, Report, WorstRow
 from condens.evaluation.scores import Questions, RowScores, rows_per_block, score
 from condens.evaluation.statistics import (
     Array,
@@ -83,11 +90,10 @@ def evaluate(
     questions = _questions(coverages, quantiles, n_samples)
     seed = as_whole("seed", seed, 0, fix="Pass 0, for instance.")
     source = read_source(model, X, y, sample_weight, train=train)
-    clusters = _clusters(groups, len(source))
+    clusters = read_clusters(groups, len(source))
     weights = None if source.weights is None else source.weights.numpy()
-    _check_observed(source, weights)
-    shape = tuple(source.target.shape)
-    rows = RowScores(*shape, weights, clusters)
+    check_observed(source, weights)
+    rows = RowScores(source.shape, weights, clusters)
     baselines: dict[str, RowScores] = {}
     with Progress("evaluating", len(source), progress) as line:
         _score(source, np.arange(len(source)), rows, baselines, questions, seed, line)
@@ -142,7 +148,7 @@ def cross_evaluate(
             if labels is None
             else GroupKFold(folds, shuffle=True, random_state=seed)
         )
-    clusters = _clusters(groups, count)
+    clusters = read_clusters(groups, count)
     whole: Source | None = None
     rows: RowScores | None = None
     baselines: dict[str, RowScores] = {}
@@ -159,13 +165,11 @@ def cross_evaluate(
             fitted.fit(_safe_indexing(X, fit), _safe_indexing(y, fit), **options)
             line.advance(count - len(test))
             some = None if sample_weight is None else np.asarray(sample_weight)[test]
-            source = read_source(
-                fitted, _safe_indexing(X, test), _safe_indexing(y, test), some
-            )
+            source = read_source(fitted, _safe_indexing(X, test), _safe_indexing(y, test), some)
             if whole is None or rows is None:
                 whole = _empty(source, estimator, X, y, sample_weight)
                 rows = RowScores(
-                    *whole.target.shape,
+                    whole.shape,
                     None if whole.weights is None else whole.weights.numpy(),
                     clusters,
                 )
@@ -180,11 +184,13 @@ def cross_evaluate(
 
 
 def _empty(
-    source: Source, estimator: Any, X: Any, y: Any, sample_weight: Any  # noqa: N803
+    source: Source,
+    estimator: Any,
+    X: Any,  # noqa: N803
+    y: Any,
+    sample_weight: Any,
 ) -> Source:
     """Return a source of all rows, with what is the same in every fold, and no targets yet."""
-    from condens.evaluation.models import columns_of, row_labels, read_weights
-
     count = len(y)
     left_out = dict(source.left_out)
     return Source(
@@ -223,11 +229,13 @@ def _questions(coverages: Any, quantiles: Any, n_samples: Any) -> Questions:
     return Questions(fractions("coverages", coverages), fractions("quantiles", quantiles), count)
 
 
-def _clusters(groups: Any, n_rows: int) -> Integers | None:
+def read_clusters(groups: Any, n_rows: int) -> Integers | None:
+    """Return the numbers of the rows' groups [n]."""
     return None if groups is None else number_groups(read_groups(groups, n_rows)).numpy()
 
 
-def _check_observed(source: Source, weights: Array | None) -> None:
+def check_observed(source: Source, weights: Array | None) -> None:
+    """Refuse rows of which none counts."""
     useful = ~source.target.isnan().all(1).numpy()
     if weights is not None:
         useful &= weights > 0
@@ -261,7 +269,7 @@ def _score(
         rows.put(place, answers)
         for name, mixture in (source.baselines(block) if source.baselines else {}).items():
             if name not in baselines:
-                baselines[name] = RowScores(*rows.shape, rows.weights, rows.groups)
+                baselines[name] = RowScores(rows.shape, rows.weights, rows.groups)
             brief = score(MixtureForecast(mixture), target, questions, generator, brief=True)
             baselines[name].put(place, brief)
         line.advance(len(block))
@@ -392,20 +400,17 @@ def _calibration(
     for dim, name in enumerate(source.names if "rosenblatt" in rows.values else ()):
         if dim:
             test(rows.values["rosenblatt"][:, dim], f"{name} given those before it", every)
-    if "hpd_coverage" in rows.values and len(source.names) > 1:
-        test(rows.values["hpd_coverage"], "joint", ("shape",))
     if "hpd_coverage" in rows.values:
+        test(rows.values["hpd_coverage"], JOINT, ("shape",))
         coverage.extend(
             calibration.coverage_table(
-                rows.values["hpd_coverage"], questions.coverages, *about, subject="joint"
+                rows.values["hpd_coverage"], questions.coverages, *about, subject=JOINT
             )
         )
     return calibration.adjust(tests), tuple(coverage)
 
 
-def _bins(
-    source: Source, rows: RowScores, left_out: dict[str, str]
-) -> calibration.Bins | None:
+def _bins(source: Source, rows: RowScores, left_out: dict[str, str]) -> calibration.Bins | None:
     """Return calibration by bins of the conditions and of the predicted spread."""
     columns = dict(source.columns)
     if len(columns) > MAX_BIN_COLUMNS:
@@ -416,15 +421,18 @@ def _bins(
     for dim, name in enumerate(source.names[:MAX_BIN_COLUMNS]):
         columns[f"predicted spread of {name}"] = rows.values["spread"][:, dim]
     uniform = {name: rows.values["pit"][:, dim] for dim, name in enumerate(source.names)}
-    needed = {"joint": rows.values["hpd_coverage"]} if "hpd_coverage" in rows.values else {}
+    needed = {JOINT: rows.values["hpd_coverage"]} if "hpd_coverage" in rows.values else {}
     return calibration.conditional_calibration(
-        columns, uniform, needed, weights=rows.weights, groups=rows.groups
+        columns,
+        uniform,
+        needed,
+        coverage=BIN_COVERAGE,
+        weights=rows.weights,
+        groups=rows.groups,
     )
 
 
-def _worst(
-    source: Source, rows: RowScores, target: Array, counted: Any
-) -> tuple[WorstRow, ...]:
+def _worst(source: Source, rows: RowScores, target: Array, counted: Any) -> tuple[WorstRow, ...]:
     """Return the rows of lowest log-likelihood, or of highest energy score."""
     values = rows.values
     name = "log_likelihood" if "log_likelihood" in values else "energy_score"

@@ -9,6 +9,7 @@ import copy
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -121,9 +122,7 @@ class Forecast(ABC):
         return None
 
 
-def randomised_rank(
-    before: Tensor, equal: Tensor, draws: Tensor, generator: Generator
-) -> Tensor:
+def randomised_rank(before: Tensor, equal: Tensor, draws: Tensor, generator: Generator) -> Tensor:
     """Return (before + u·(equal + 1)) / (S + 1) for u uniform: exactly uniform among S draws."""
     uniform = torch.rand(before.shape, dtype=torch.float64, generator=generator)
     return (before + uniform * (equal + 1)) / (len(draws) + 1)
@@ -191,7 +190,7 @@ class MixtureForecast(Forecast):
     def pit(self, target: Tensor, draws: Tensor, generator: Generator) -> Tensor:  # noqa: ARG002
         """Return the distribution functions [b, D], randomised for whole numbers."""
         columns = []
-        for alone, y in zip(self._alone(), target.unsqueeze(-1).unbind(1), strict=True):
+        for alone, y in zip(self._alone, target.unsqueeze(-1).unbind(1), strict=True):
             column = alone.cdf(y)
             if alone.transforms[0].discrete:
                 below = alone.cdf(y.ceil() - 1)
@@ -202,12 +201,12 @@ class MixtureForecast(Forecast):
 
     def crps(self, target: Tensor, draws: Tensor) -> Tensor:  # noqa: ARG002
         """Return the exact scores [b, D]."""
-        pairs = zip(self._alone(), target.unbind(-1), strict=True)
+        pairs = zip(self._alone, target.unbind(-1), strict=True)
         return torch.stack([alone.crps(y[:, None]) for alone, y in pairs], -1)
 
     def quantiles(self, levels: Tensor, draws: Tensor) -> Tensor:  # noqa: ARG002
         """Return exact quantiles [b, D, Q]."""
-        each = [alone.icdf(levels[:, None]).squeeze(-1) for alone in self._alone()]
+        each = [alone.icdf(levels[:, None]).squeeze(-1) for alone in self._alone]
         return torch.stack(each).permute(2, 0, 1)
 
     def rosenblatt(self, target: Tensor, generator: Generator) -> Tensor:
@@ -234,6 +233,7 @@ class MixtureForecast(Forecast):
             )
         )
 
+    @cached_property
     def _alone(self) -> list[Mixture]:
         if self.dimensions == 1:
             return [self.mixture]
@@ -348,7 +348,9 @@ class DistributionForecast(Forecast):
         at, inside = self._inside[rows], self._inside
         try:
             found, expected = part.log_prob(at), self.distribution.log_prob(inside)[rows]
-            alike = found.shape == expected.shape and torch.allclose(found, expected, equal_nan=True)
+            alike = found.shape == expected.shape and torch.allclose(
+                found, expected, equal_nan=True
+            )
         except (RuntimeError, ValueError, NotImplementedError):
             alike = False
         if alike:
@@ -605,7 +607,8 @@ def _scale_tril(distribution: Distribution) -> tuple[Tensor, Tensor] | None:
 def of_ngboost(predicted: Any) -> Forecast:
     """Return the forecast of NGBoost's predicted distributions: as a mixture where Gaussian."""
     frozen = getattr(predicted, "dist", None)
-    if hasattr(predicted, "cov_inv"):
+    # Whatever it lacks is None.
+    if getattr(predicted, "cov_inv", None) is not None:
         loc, precision = torch.from_numpy(predicted.loc), torch.from_numpy(predicted.cov_inv)
         return MixtureForecast(
             GaussianMixture.from_precisions(
@@ -622,8 +625,9 @@ def of_ngboost(predicted: Any) -> Forecast:
     family = frozen.dist.name
     if family in ("norm", "lognorm"):
         positive = family == "lognorm"
-        loc = np.log(predicted.scale) if positive else predicted.loc
-        scale = predicted.s if positive else predicted.scale
+        given = frozen.kwds
+        loc = np.log(given["scale"]) if positive else given["loc"]
+        scale = given["s"] if positive else given["scale"]
         mean, log_precision = torch.as_tensor(loc).double(), -torch.as_tensor(scale).double().log()
         mean, log_precision = torch.broadcast_tensors(mean, log_precision)
         normal = GaussianMixture(
@@ -647,7 +651,9 @@ def _rows_of(thing: Any, rows: Tensor, size: int | None = None) -> Any:
     size = thing.batch_shape[0] if size is None else size
     new = copy.copy(thing)
     for name, value in vars(thing).items():
-        if isinstance(value, Tensor) and value.shape[:1] == (size,):
+        if name == "_inv":  # of a transform, which refers back to it
+            vars(new)[name] = None
+        elif isinstance(value, Tensor) and value.shape[:1] == (size,):
             vars(new)[name] = value[rows]
         elif isinstance(value, Distribution | Transform):
             vars(new)[name] = _rows_of(value, rows, size)

@@ -1,9 +1,9 @@
 """Models of any kind, asked for their forecasts of rows."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -11,12 +11,13 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 from torch.distributions import Distribution
 
-from condens.data import Rows, Table, TableLike, TargetColumns
+from condens.data import Rows, Table, TableEncoder, TableLike, TargetColumns
 from condens.data.arrays import as_doubles
 from condens.data.frames import is_frame
 from condens.data.table import in_order
 from condens.distributions import Mixture
-from condens.errors import ArgumentError, DimensionError, ShapeError
+from condens.errors import ArgumentError, ShapeError
+from condens.evaluation.baselines import Baselines
 from condens.evaluation.forecasts import (
     DrawsForecast,
     Forecast,
@@ -26,8 +27,10 @@ from condens.evaluation.forecasts import (
     of_ngboost,
 )
 from condens.nn import DensityNetwork
+from condens.transforms import Transform
 
 NAMES = ("X", "y", "sample_weight")
+TRAIN_NAMES = ("train[0]", "train[1]", "train[2]")
 
 
 @runtime_checkable
@@ -97,6 +100,11 @@ class Source:
     def __len__(self) -> int:
         return len(self.target)
 
+    @property
+    def shape(self) -> tuple[int, int]:
+        """The numbers of rows and of targets."""
+        return len(self.target), self.target.shape[1]
+
 
 def read_source(
     model: Model,
@@ -124,19 +132,22 @@ def read_source(
             expected=f"the densities are over {first.dimensions}",
             fix="Pass one column for each target.",
         )
-    source.target = in_order(
-        given.values,
-        given.names,
-        names,
-        "y",
-        expected=f"the densities are over {', '.join(names or ())}",
-        fix="Pass those columns.",
-    )
-    rows = Rows.of(torch.zeros(n_rows, 1), source.target, sample_weight, names=NAMES)
+    expected = f"the densities are over {', '.join(names or ())}"
+
+    def order(y: Any, name: str = "train[1]") -> Tensor:
+        columns = TargetColumns.of(y, name, observed=False)
+        fix = "Pass those columns."
+        return in_order(columns.values, columns.names, names, name, expected=expected, fix=fix)
+
+    rows = Rows.of(torch.zeros(n_rows, 1), order(y, "y"), sample_weight, names=NAMES)
     source.target, source.weights = rows.target.double(), rows.weights
     source.names = _target_names(names or given.names, n_targets)
     source.columns = columns_of(X, n_rows, source.left_out)
-    _add_baselines(source, None, X, train, model)
+    if isinstance(model, DensityNetwork):
+        ready = _network_encoding(model, _condition(X), train, order)
+    else:
+        ready = _table_encoding(X, first, train, order)
+    _of_baselines(source, None, train, ready)
     return source
 
 
@@ -147,9 +158,9 @@ def _n_components(forecast: Forecast) -> int:
 def _unwrapped(model: Any, X: Any) -> tuple[Any, Any]:  # noqa: N803
     """Return the estimator at the end of a search or a pipeline, and X as it gets it."""
     while True:
-        if hasattr(model, "best_estimator_"):
+        if "best_estimator_" in getattr(model, "__dict__", {}):
             model = model.best_estimator_
-        elif hasattr(model, "named_steps") and hasattr(model, "steps"):
+        elif hasattr(type(model), "named_steps"):
             if len(model.steps) > 1:
                 X = model[:-1].transform(X)  # noqa: N806
             model = model.steps[-1][1]
@@ -182,7 +193,14 @@ def _of_predictor(
     )
     source.n_components = _n_components(source.forecast(torch.arange(1)))
     source.columns = columns_of(X, len(target), source.left_out)
-    _add_baselines(source, rows.condition, X, train, model)
+    encoder = getattr(model, "encoder_", None)
+    ready = _Encoding(
+        rows.condition,
+        () if encoder is None else encoder.categories,
+        model.network_.transforms,
+        model.read_rows,
+    )
+    _of_baselines(source, getattr(model, "baselines_", None), train, ready)
     return source
 
 
@@ -216,19 +234,15 @@ def _forecasts(
     """Return the kind of a model, its forecasts, names of targets, and whether it is whole."""
     kind, names = type(model).__name__, None
     if isinstance(model, DensityNetwork):
-        condition = X if isinstance(X, Tensor) else torch.from_numpy(as_doubles(_needed(X), "X"))
-        if condition.dim() == 1:
-            condition = condition.unsqueeze(1)
+        condition = _condition(X)
         _check_length("X", len(condition), n_rows)
         return kind, _network_forecast(model, condition), model.names, False
-    if hasattr(model, "given") and hasattr(model, "network"):
-        posterior, model = model, model.given(_needed(X))
-        kind = type(posterior).__name__
-    elif hasattr(model, "pred_dist"):
-        model = model.pred_dist(_needed(X))
-    elif hasattr(model, "predict_dist"):
-        model = model.predict_dist(_needed(X))
-    elif hasattr(model, "sample_batched"):
+    # Asked of the type: the distributions of NGBoost answer any attribute, with None.
+    for method in ("given", "pred_dist", "predict_dist"):
+        if hasattr(type(model), method):
+            model = getattr(model, method)(_needed(X))
+            break
+    if hasattr(type(model), "sample_batched"):
         observations = torch.from_numpy(as_doubles(_needed(X), "X")).float()
         _check_length("X", len(observations), n_rows)
         return kind, PosteriorForecast(model, observations).take, None, False
@@ -316,9 +330,8 @@ def _target_names(names: tuple[str, ...] | None, count: int) -> tuple[str, ...]:
 def row_labels(*tables: Any) -> list[str] | None:
     """Return the index of the first pandas table that has more than the rows' numbers."""
     for table in tables:
-        index = getattr(table, "index", None)
-        if hasattr(type(table), "iloc") and type(index).__name__ != "RangeIndex":
-            return [str(label) for label in index]
+        if hasattr(type(table), "iloc") and type(table.index).__name__ != "RangeIndex":
+            return [str(label) for label in table.index]
     return None
 
 
@@ -337,7 +350,7 @@ def columns_of(X: Any, n_rows: int, left_out: dict[str, str]) -> dict[str, NDArr
         return {f"X[{place}]": column for place, column in enumerate(array.T)}
     table = Table.read(X, "X")
     _check_length("X", len(table.numbers), n_rows)
-    names = [str(name) for name in X.columns]
+    names = [name if isinstance(name, str) else f"X[{name}]" for name in X.columns]
     columns: dict[int, NDArray[Any]] = dict(zip(table.places, table.numbers.T, strict=True))
     for place, codes in table.codes.items():
         values = np.array([*codes.values, None], dtype=object)
@@ -345,30 +358,99 @@ def columns_of(X: Any, n_rows: int, left_out: dict[str, str]) -> dict[str, NDArr
     return {names[place]: columns[place] for place in sorted(columns)}
 
 
-def _add_baselines(
-    source: Source,
-    condition: Tensor | None,
-    X: Any,  # noqa: N803
-    train: tuple[Any, ...] | None,
-    model: Any,
+class _Encoding(NamedTuple):
+    """X as baselines read it, and how they read training rows."""
+
+    condition: Tensor | None
+    categories: Sequence[int]
+    transforms: Sequence[Transform] | None
+    read: Callable[..., Rows]
+
+
+def _of_baselines(
+    source: Source, baselines: Baselines | None, train: tuple[Any, ...] | None, ready: _Encoding
 ) -> None:
-    """Add the baselines that the model keeps from its fit, or fit them to `train`."""
-    kept = getattr(model, "baselines_", None)
-    if train is None and (kept is None or condition is None):
+    """Add the baselines that a model keeps from its fit, or fit them to `train`."""
+    if train is not None:
+        if not isinstance(train, tuple | list) or len(train) not in (2, 3):
+            raise ArgumentError(
+                "train",
+                got=f"is a {type(train).__name__}",
+                expected="(X, y) or (X, y, sample_weight) was expected",
+                fix="Pass the rows that the model was fitted to.",
+            )
+        rows = ready.read(*train)
+        baselines = Baselines.fit(
+            rows.condition, rows.target, rows.weights, ready.transforms, ready.categories
+        )
+    if baselines is None:
         source.left_out["baselines"] = (
-            "the model keeps none from a fit; pass train=(X, y) with its training rows"
+            "the model has none from a fit; pass train=(X, y), the rows that it was fitted to"
         )
         return
-    assert condition is not None
-    encoded, baselines = condition, kept
+    fitted, condition = baselines, ready.condition
+    if condition is None:
+        source.left_out["linear baseline"] = "there is no X to predict from"
 
     def ask(rows: Tensor) -> dict[str, Mixture]:
-        return {
-            "linear": baselines.linear(encoded[rows]),
-            "marginal": baselines.marginal(len(rows)),
-        }
+        linear = {} if condition is None else {"linear": fitted.linear(condition[rows])}
+        return {**linear, "marginal": fitted.marginal(len(rows))}
 
     source.baselines = ask
+
+
+def _network_encoding(
+    network: DensityNetwork,
+    condition: Tensor,
+    train: tuple[Any, ...] | None,
+    order: Callable[[Any], Tensor],
+) -> _Encoding:
+    """Return the condition of a bare network, whose last columns may be codes."""
+
+    def read(X: Any, y: Any, sample_weight: Any = None) -> Rows:  # noqa: N803
+        return Rows.of(_condition(X, "train[0]"), order(y), sample_weight, names=TRAIN_NAMES)
+
+    codes, sizes = network.condition_codes, []
+    if codes and train is not None:
+        both = torch.cat([condition, _condition(train[0], "train[0]").to(condition)])
+        sizes = (both[:, -codes:].amax(0).long() + 1).tolist()
+    return _Encoding(condition, sizes, network.transforms, read)
+
+
+def _table_encoding(
+    X: Any,  # noqa: N803
+    first: Forecast,
+    train: tuple[Any, ...] | None,
+    order: Callable[[Any], Tensor],
+) -> _Encoding:
+    """Return X as a linear model reads a table; without `train` there is nothing to read by."""
+    transforms = first.mixture.transforms if isinstance(first, MixtureForecast) else None
+    encodes = train is not None and X is not None
+    encoder = TableEncoder.fit(_table(train[0]), "train[0]") if train and encodes else None
+
+    def read(X: Any, y: Any, sample_weight: Any = None) -> Rows:  # noqa: N803
+        target = order(y)
+        given = torch.zeros(len(target), 1)
+        if encoder is not None:
+            given = encoder.encode(_table(X), "train[0]")
+        return Rows.of(given, target, sample_weight, names=TRAIN_NAMES)
+
+    condition = None if encoder is None else encoder.encode(_table(X), "X")
+    return _Encoding(condition, () if encoder is None else encoder.categories, transforms, read)
+
+
+def _table(X: Any) -> Any:  # noqa: N803
+    """Return X with an axis for its columns, several axes as one."""
+    if is_frame(X):
+        return X
+    array = as_doubles(X, "X")
+    return array.reshape(len(array), -1)
+
+
+def _condition(X: Any, name: str = "X") -> Tensor:  # noqa: N803
+    """Return what a bare network reads, one column where X has no axis for them."""
+    given = X if isinstance(X, Tensor) else torch.from_numpy(as_doubles(_needed(X), name))
+    return given.unsqueeze(1) if given.dim() == 1 else given
 
 
 def read_weights(sample_weight: ArrayLike | None, n_rows: int) -> Tensor | None:

@@ -14,7 +14,7 @@ import numpy as np
 
 from condens.errors import ArgumentError
 from condens.evaluation.calibration import Bins, Coverage, Test
-from condens.evaluation.statistics import Array, Score
+from condens.evaluation.statistics import Array, Score, plus_minus
 from condens.files import as_path, cannot_hold, write_whole
 from condens.scalars import decode_float, encode_floats
 
@@ -28,10 +28,16 @@ FACTOR_THAT_MATTERS = 1.1
 DISTANCE_THAT_MATTERS = 0.05
 # a coverage that is off.
 COVERAGE_THAT_MATTERS = 0.03
+# A bin is named if it is this many times worse than all rows.
+WORSE_IN_A_BIN = 1.5
 # Standard errors that make a difference.
 ERRORS_OF_A_DIFFERENCE = 1.96
-# Faults named in the verdict, and characters of a name in a terminal.
-MAX_FAULTS, MAX_NAME = 8, 32
+# Of the regions whose coverage is looked at in bins.
+BIN_COVERAGE = 0.9
+# What tests and coverages of all targets together are called; a target may be called "joint".
+JOINT = "joint density"
+# Faults named in the verdict.
+MAX_FAULTS = 8
 
 LABELS = {
     "log_likelihood": "log-likelihood",
@@ -97,7 +103,7 @@ class Report:
             what the log-likelihood would be, with its sign turned, if the model were right.
         targets: for each target `crps`, `rmse`, `mae` and `r2` of the mean, `pinball_0.5` and so
             on, and `width_0.9` and so on of central intervals.
-        coverage: of central intervals of each target, and of highest-density regions (`joint`).
+        coverage: of central intervals of each target, and of highest-density regions (`joint density`).
         tests: of uniformity, corrected for their number (Holm).
         bins: calibration by bins of X and of the predicted spread.
         worst_rows: those that the model explains worst.
@@ -130,7 +136,7 @@ class Report:
     @property
     def verdict(self) -> str:
         """Whether the model is any good, and what is wrong with it, a sentence a line."""
-        faults = [text for text, _ in sorted(self._faults(), key=lambda fault: -fault[1])]
+        faults = list(self._faults())
         more = len(faults) - MAX_FAULTS
         if more > 0:
             faults = [*faults[:MAX_FAULTS], f"{more} more: see tests and coverage."]
@@ -154,7 +160,7 @@ class Report:
     def _regions(self) -> str:
         """Return the coverage nearest to 90 %, of the joint or, for draws, of all targets."""
         level = min(self.coverages, key=lambda one: abs(one - 0.9), default=None)
-        joint = [one for one in self.coverage if one.subject == "joint"]
+        joint = [one for one in self.coverage if one.subject == JOINT]
         found = [one for one in joint or self.coverage if one.coverage == level]
         if not found:
             return ""
@@ -162,47 +168,58 @@ class Report:
         what = "regions" if joint else f"intervals of {one.subject}"
         return f"its {percent(one.coverage)} {what} hold {percent(one.observed)} ({_expected(one)})"
 
-    def _faults(self) -> Iterator[tuple[str, float]]:
-        """Yield what is wrong by enough to matter, and how far it is beyond that."""
+    def _faults(self) -> Iterator[str]:
+        """Yield what is wrong by enough to matter."""
         density = self.rows.get("log_likelihood")
         if density is not None and np.isneginf(density).any():
             count = int(np.isneginf(density).sum())
             worst = ", ".join(row.label for row in self.worst_rows if row.value == -math.inf)
-            yield (
-                f"{count} row(s) are impossible under the model, outside the support of its "
-                f"densities: {worst}.",
-                math.inf,
-            )
-        wrong = False
+            yield f"{count} row(s) are impossible under the model: {worst}."
+        found: dict[tuple[str, str], tuple[str, float]] = {}
         for test in self.tests:
-            fault = _fault(test)
-            # What shows as a bias or a spread shows in the distribution function too.
-            if fault and not (test.name == "shape" and wrong):
-                wrong = test.name in ("bias", "spread") or wrong
-                yield fault
-            elif test.name == "bias":
-                wrong = bool(fault)
-        for one in self.coverage:
-            miss = one.observed - one.coverage
-            if one.subject == "joint" and abs(miss) > COVERAGE_THAT_MATTERS and not one.is_expected:
-                what = "too narrow" if miss < 0 else "too wide"
+            fault = None if test.subject == JOINT else _fault(test)
+            # A bias or a spread of a target shows in its distribution function too, and what is
+            # wrong with a target shows in those given it and in the joint.
+            alone = test.subject in self.names
+            told = any(
+                not alone or (test.name == "shape" and key[0] == test.subject) for key in found
+            )
+            if fault and not told:
+                found[test.subject, test.name] = fault
+        yield from (text for text, _ in sorted(found.values(), key=lambda fault: -fault[1]))
+        if not found:
+            yield from self._region_fault()
+        yield from self._bin_fault({key: size for key, (_, size) in found.items()})
+
+    def _region_fault(self) -> Iterator[str]:
+        """Yield the joint coverage that is furthest off, if the regions fail their test."""
+        if not any(test.subject == JOINT and test.adjusted < 0.05 for test in self.tests):
+            return
+        off = [one for one in self.coverage if one.subject == JOINT and not one.is_expected]
+        one = max(off, key=lambda each: abs(each.observed - each.coverage), default=None)
+        if one is not None:
+            size = abs(one.observed - one.coverage) / COVERAGE_THAT_MATTERS
+            what = "narrow" if one.observed < one.coverage else "wide"
+            if size > 1:
                 yield (
-                    f"Joint {percent(one.coverage)} regions are {what}: they hold "
-                    f"{percent(one.observed)} ({_expected(one)}).",
-                    abs(miss) / COVERAGE_THAT_MATTERS,
-                )
-        if self.bins is not None and self.bins.worst is not None and self.bins.alarm:
-            worst_bin = self.bins.worst
-            fault = _fault(worst_bin.worst)
-            if fault:
-                yield (
-                    f"Worst where {worst_bin.column} is {worst_bin.label} "
-                    f"({worst_bin.n_rows} rows): {fault[0][0].lower()}{fault[0][1:]}",
-                    fault[1],
+                    f"Too {what}: joint {percent(one.coverage)} regions hold "
+                    f"{percent(one.observed)} ({_expected(one)})."
                 )
 
+    def _bin_fault(self, found: Mapping[tuple[str, str], float]) -> Iterator[str]:
+        """Yield what is wrong in the worst bin, if more so than everywhere."""
+        worst = None if self.bins is None or not self.bins.alarm else self.bins.worst
+        fault = None if worst is None else _fault(worst.worst)
+        if worst is None or fault is None:
+            return
+        text, size = fault
+        overall = found.get((worst.worst.subject, worst.worst.name), 0.0)
+        if size > WORSE_IN_A_BIN * overall:
+            where = f"Where {worst.column} is {worst.label} ({worst.n_rows} rows): "
+            yield where + text[0].lower() + text[1:]
+
     def _all_well(self) -> str:
-        joint = [one for one in self.coverage if one.subject == "joint"] or self.coverage
+        joint = [one for one in self.coverage if one.subject == JOINT] or self.coverage
         width = max((one.expected_upper - one.expected_lower for one in joint), default=1.0)
         if width > 0.2:
             return f"{self.n_rows} rows are too few to judge the calibration closely."
@@ -309,14 +326,14 @@ class Report:
         if self.n_groups is not None:
             count += f" in {self.n_groups} groups"
         about = f"{self.kind}, {count}, {len(self.names)} target(s)"
-        return "\n".join([self.verdict, "", about, *map(_as_text, self.sections())])
+        return "\n".join([self.verdict, "", about, *map(section_text, self.sections())])
 
     def __repr__(self) -> str:
         return f"Report({self.kind}, n_rows={self.n_rows}: {self._headline()})"
 
     def _repr_html_(self) -> str:
         lines = "".join(f"<p>{escape(line)}</p>" for line in self.verdict.splitlines())
-        return f"<div>{lines}{''.join(map(_as_html, self.sections()))}</div>"
+        return f"<div>{lines}{''.join(map(section_html, self.sections()))}</div>"
 
     # To files.
 
@@ -365,7 +382,9 @@ class Report:
             quantiles=tuple(values["quantiles"]),
             scores=_scores_from(values["scores"]),
             targets={name: _scores_from(each) for name, each in values["targets"].items()},
-            coverage=tuple(Coverage.from_dict(_decoded(Coverage, one)) for one in values["coverage"]),
+            coverage=tuple(
+                Coverage.from_dict(_decoded(Coverage, one)) for one in values["coverage"]
+            ),
             tests=tuple(Test.from_dict(_decoded(Test, one)) for one in values["tests"]),
             bins=None if bins is None else Bins.from_dict(_decoded_bins(bins)),
             worst_rows=tuple(_worst_row(one) for one in values["worst_rows"]),
@@ -385,7 +404,7 @@ class Report:
     def to_json(self, path: str | os.PathLike[str] | None = None, *, rows: bool = True) -> str:
         """Return the report as JSON, and write it to a file if a path is given."""
         text = json.dumps(self.to_dict(rows=rows), indent=1, allow_nan=False)
-        return _written(path, text)
+        return written(path, text)
 
     def to_csv(self, path: str | os.PathLike[str] | None = None) -> str:
         """Return every figure but those of rows in a table of CSV, and write it to a file.
@@ -395,18 +414,16 @@ class Report:
         """
         stream = io.StringIO(newline="")
         writer = csv.writer(stream)
-        writer.writerow(
-            ("section", "subject", "name", "value", "standard_error", "lower", "upper")
-        )
+        writer.writerow(("section", "subject", "name", "value", "standard_error", "lower", "upper"))
         for section, subject, name, *numbers in self._figures():
             cells = ["" if number is None else repr(float(number)) for number in numbers]
             writer.writerow([section, harmless(subject), harmless(name), *cells])
-        return _written(path, stream.getvalue())
+        return written(path, stream.getvalue())
 
     def _figures(self) -> Iterator[tuple[Any, ...]]:
         """Yield section, subject, name, value, standard error, lower and upper end."""
         for name, score in self.scores.items():
-            yield ("scores", "joint", name, *score, None, None)
+            yield ("scores", JOINT, name, *score, None, None)
         for target, scores in self.targets.items():
             for name, score in scores.items():
                 yield ("targets", target, name, *score, None, None)
@@ -420,9 +437,9 @@ class Report:
             yield ("p-values", test.subject, test.name, test.adjusted, None, None, None)
         for baseline, other in self.baselines.items():
             for name, score in other.scores.items():
-                yield (baseline, "joint", name, *score, None, None)
+                yield (baseline, JOINT, name, *score, None, None)
             if other.gain is not None:
-                yield (baseline, "joint", "gain", *other.gain, None, None)
+                yield (baseline, JOINT, "gain", *other.gain, None, None)
             for target, scores in other.targets.items():
                 for name, score in scores.items():
                     yield (baseline, target, name, *score, None, None)
@@ -437,7 +454,7 @@ def compared(gain: Score, other: str) -> str:
     """Return what a difference in log-likelihood means, in words.
 
     >>> compared(Score(0.62, 0.03), "a linear model")
-    'Better than a linear model by 0.620 ± 0.030 nats a row'
+    'Better than a linear model by 0.62 ± 0.03 nats a row'
     """
     if gain.value == math.inf:
         return f"Better than {other}, which finds some rows impossible"
@@ -446,7 +463,7 @@ def compared(gain: Score, other: str) -> str:
     if not abs(gain.value) > ERRORS_OF_A_DIFFERENCE * gain.standard_error:
         return f"Not better than {other}, within chance ({gain} nats a row)"
     side = "Better" if gain.value > 0 else "Worse"
-    size = Score(abs(gain.value), gain.standard_error)
+    size = plus_minus(abs(gain.value), gain.standard_error, 1)
     return f"{side} than {other} by {size} nats a row"
 
 
@@ -460,7 +477,8 @@ def percent(fraction: float) -> str:
 
 
 def _expected(one: Coverage) -> str:
-    lower, upper = (f"{100 * end:.3g}" for end in (one.expected_lower, one.expected_upper))
+    ends = 100 * one.expected_lower, 100 * one.expected_upper
+    lower, upper = (f"{end:.{0 if ends[1] - ends[0] > 2 else 1}f}" for end in ends)
     return f"expected {lower}–{upper}"
 
 
@@ -495,10 +513,11 @@ def _fault(test: Test) -> tuple[str, float] | None:
             f"{test.effect:.2f} {interval}."
         )
     elif test.name == "coverage" and test.adjusted < 0.05:
-        size = abs(test.effect) / COVERAGE_THAT_MATTERS
-        what = "fewer" if test.effect < 0 else "more"
+        size = abs(test.effect - BIN_COVERAGE) / COVERAGE_THAT_MATTERS
+        what = "narrow" if test.effect < BIN_COVERAGE else "wide"
         text = (
-            f"{test.subject} regions hold {percent(abs(test.effect))} {what} rows than they state."
+            f"Too {what}: {percent(BIN_COVERAGE)} regions hold {percent(test.effect)} "
+            f"({100 * test.lower:.0f} to {100 * test.upper:.0f})."
         )
     else:
         return None
@@ -527,7 +546,7 @@ def _text(score: Score | None) -> str:
     return "" if score is None else str(score)
 
 
-def _as_text(section: Section) -> str:
+def section_text(section: Section) -> str:
     """Return a section for a terminal, names without control characters."""
     table = [[_visible(cell) for cell in line] for line in (section.heads, *section.rows)]
     widths = [max(len(cell) for cell in column) for column in zip(*table, strict=True)]
@@ -542,11 +561,12 @@ def _as_text(section: Section) -> str:
 
 
 def _visible(text: str) -> str:
-    clean = "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
-    return clean
+    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
 
 
-def _as_html(section: Section) -> str:
+def section_html(section: Section) -> str:
+    """Return a section as a table of HTML, every cell escaped."""
+
     def line(cells: Sequence[str], tag: str) -> str:
         return f"<tr>{''.join(f'<{tag}>{escape(cell)}</{tag}>' for cell in cells)}</tr>"
 
@@ -603,7 +623,7 @@ def _array(values: Any) -> Array:
     )
 
 
-def _written(path: str | os.PathLike[str] | None, text: str) -> str:
+def written(path: str | os.PathLike[str] | None, text: str) -> str:
     """Write text to a file, if there is a path, and return it."""
     if path is not None:
         place = as_path("path", path)

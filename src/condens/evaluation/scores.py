@@ -58,13 +58,12 @@ class RowScores:
 
     def __init__(
         self,
-        n_rows: int,
-        n_targets: int,
+        shape: tuple[int, int],
         weights: Array | None = None,
         groups: Integers | None = None,
     ) -> None:
         self.values: dict[str, Array] = {}
-        self.shape = (n_rows, n_targets)
+        self.shape = shape
         self.weights, self.groups = weights, groups
         n_groups = None if groups is None else int(groups.max(initial=-1)) + 1
         self.pinball, self.width = Mean(n_groups), Mean(n_groups)

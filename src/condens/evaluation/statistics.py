@@ -35,15 +35,15 @@ class Score(NamedTuple):
         return cls(*(float(decode_float(values[name])) for name in cls._fields))
 
 
-def plus_minus(value: float, error: float) -> str:
-    """Return a number with its error, both rounded to the second digit of the error.
+def plus_minus(value: float, error: float, n_digits: int = 2) -> str:
+    """Return a number with its error, both rounded to the digits of the error that are asked for.
 
     >>> plus_minus(1234.5, 67.8), plus_minus(0.5, math.nan), plus_minus(2.0, 0.0)
     ('1234 ± 68', '0.5', '2')
     """
     if not math.isfinite(value) or not math.isfinite(error) or error <= 0:
         return f"{value:.4g}"
-    digits = 1 - math.floor(math.log10(error))
+    digits = n_digits - 1 - math.floor(math.log10(error))
     # An error far above or far below the value: powers of ten say it better.
     if not -6 < digits < 7:
         return f"{value:.4g} ± {error:.2g}"
