@@ -192,7 +192,11 @@ ROWS = (
         6,
         "evaluation/",
         "how good a density is, and how far it may be trusted",
-        files=("conformal",),
+        files=(
+            "baselines",
+            "conformal",
+            "linear",
+        ),
         packages=("torch",),
     ),
     Row(

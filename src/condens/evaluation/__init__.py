@@ -1,5 +1,6 @@
-"""How far a density may be trusted."""
+"""How good a density is, and how far it may be trusted."""
 
+from condens.evaluation.baselines import Baselines
 from condens.evaluation.conformal import Calibration, Region
 
-__all__ = ["Calibration", "Region"]
+__all__ = ["Baselines", "Calibration", "Region"]
