@@ -189,9 +189,7 @@ ROWS = (
         5,
         "plots/",
         "plots of mixtures and arrays on given axes; knows no model",
-        files=(
-            "training",
-        ),
+        files=("training",),
         lazy=("matplotlib",),
     ),
     Row(
@@ -200,10 +198,12 @@ ROWS = (
         "how good a density is, and how far it may be trusted",
         files=(
             "assessment",
+            "baselines",
             "calibration",
             "comparison",
             "conformal",
             "forecasts",
+            "linear",
             "models",
             "report",
             "scores",
@@ -233,9 +233,7 @@ ROWS = (
         7,
         "inference/",
         "simulation-based inference without another library",
-        files=(
-            "posterior",
-        ),
+        files=("posterior",),
         packages=("torch",),
     ),
     Row(

@@ -2,11 +2,13 @@
 
 from typing import TYPE_CHECKING
 
+from condens.evaluation.baselines import Baselines
 from condens.evaluation.conformal import Calibration, Region
 
 __all__ = [
     "MMD",
     "SBC",
+    "Baselines",
     "Calibration",
     "Comparison",
     "CoverageCurve",
