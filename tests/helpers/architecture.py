@@ -113,6 +113,7 @@ ROWS = (
             "transformed",
         ),
         packages=("torch", "numpy"),
+        lazy=("matplotlib",),
     ),
     Row(
         4,
@@ -185,7 +186,16 @@ ROWS = (
         5,
         "plots/",
         "plots of mixtures and arrays on given axes; knows no model",
-        files=("training",),
+        files=(
+            "calibration",
+            "comparison",
+            "density",
+            "grids",
+            "prediction",
+            "style",
+            "training",
+        ),
+        packages=("torch", "numpy"),
         lazy=("matplotlib",),
     ),
     Row(
@@ -202,6 +212,7 @@ ROWS = (
         files=(
             "construction",
             "document",
+            "effects",
             "inputs",
             "predictions",
             "regressor",
