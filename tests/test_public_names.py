@@ -21,8 +21,8 @@ LAZY = sorted({*condens.__all__} - {"__version__"})
 ARRAY_LIKE = {
     "X", "condition", "coverage", "covariances", "direction", "factors", "groups", "level",
     "limits", "loadings", "loc", "log_scales", "logits", "matrix_or_scale", "means", "precisions",
-    "quantiles", "random_state", "sample_weight", "scale_tril", "target",
-    "validation_data", "value", "values", "weights", "y",
+    "quantiles", "random_state", "sample_weight", "samples", "scale_tril", "target",
+    "truth", "validation_data", "value", "values", "weights", "y",
 }  # fmt: skip
 # and torch and scikit-learn have no types for some of theirs.
 UNTYPED_ELSEWHERE = {"_instance", "args", "kwargs", "params", "splitter"}

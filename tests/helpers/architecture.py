@@ -115,7 +115,7 @@ ROWS = (
             "transformed",
         ),
         packages=("torch", "numpy"),
-        lazy=("arviz_base", "xarray"),
+        lazy=("arviz_base", "matplotlib", "xarray"),
     ),
     Row(
         4,
@@ -189,7 +189,16 @@ ROWS = (
         5,
         "plots/",
         "plots of mixtures and arrays on given axes; knows no model",
-        files=("training",),
+        files=(
+            "calibration",
+            "comparison",
+            "density",
+            "grids",
+            "prediction",
+            "style",
+            "training",
+        ),
+        packages=("torch", "numpy"),
         lazy=("matplotlib",),
     ),
     Row(
@@ -221,6 +230,7 @@ ROWS = (
         files=(
             "construction",
             "document",
+            "effects",
             "inputs",
             "predictions",
             "regressor",

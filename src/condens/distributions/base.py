@@ -50,6 +50,8 @@ from condens.scalars import as_whole
 from condens.transforms import Real, Transform
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure, SubFigure
     from xarray import DataTree
 
 Parameters = algebra.Parameters | LowRankParameters
@@ -820,6 +822,51 @@ class Mixture(Distribution, ABC):
     @abstractmethod
     def _log_prob_at(self, points: Tensor) -> Tensor:
         """Return the log density [S, n] of the Gaussian mixtures [n] at points [S, n, D]."""
+
+    def plot(
+        self,
+        *,
+        coverages: Sequence[float] = (0.5, 0.9),
+        truth: Mapping[str, float] | Mapping[int, float] | Numbers | None = None,
+        samples: Numbers | None = None,
+        overlay: bool = False,
+        axes: "Axes | None" = None,
+    ) -> "Axes | Figure | SubFigure":
+        """Draw the density: a curve or bars, a plane, or of 3 to 10 dimensions a corner plot.
+
+        By `condens.plots.marginal`, `joint` and `corner`; needs matplotlib.
+
+        Args:
+            coverages: of the intervals or regions to draw.
+            truth: a point [D], or {dimension: value}, to mark.
+            samples: points [S, D] to draw.
+            overlay: draw all of a small batch, rather than refuse it.
+            axes: where to draw up to two dimensions; by default on a new figure of pyplot.
+        """
+        from condens.plots import corner, joint, marginal
+
+        many = overlay and self.batch_shape.numel() != 1
+        shown = list(self._flat()) if many else self
+        if self.dimensions == 1:
+            levels = () if many else coverages
+            return marginal(shown, coverages=levels, truth=truth, samples=samples, axes=axes)
+        if self.dimensions == 2 and not many:
+            return joint(self, coverages=coverages, truth=truth, samples=samples, axes=axes)
+        if axes is not None:
+            raise DimensionError(
+                "axes",
+                got=f"was passed for {self.dimensions} dimensions",
+                expected="a corner plot takes a figure",
+                fix="Call condens.plots.corner(mixture, figure=…).",
+            )
+        return corner(shown, coverages=coverages, truth=truth, samples=samples)
+
+    def _flat(self) -> Self:
+        """Return the mixture with one batch axis."""
+        axes = zip(self.parameters, self._event_axes(), strict=True)
+        return self._rearranged(
+            tensor.reshape(-1, *tensor.shape[tensor.dim() - axis :]) for tensor, axis in axes
+        )
 
     def _entropy(self, count: int, generator: Generator | None) -> Estimate:
         with torch.no_grad():

@@ -38,6 +38,7 @@ from condens.estimator.construction import (
     n_components_of,
 )
 from condens.estimator.document import Fitted, from_dict, to_dict
+from condens.estimator.effects import Sweep
 from condens.estimator.inputs import (
     Division,
     Inputs,
@@ -59,6 +60,7 @@ from condens.transforms.choice import TargetTransform
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure, SubFigure
 
 # Parameters that describe the networks.
 OPTION_NAMES = ("covariance", "rank", "floor", "width", "depth", "dropout", "n_members", "backbone")
@@ -423,10 +425,111 @@ class MDNRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         self._check_columns(X)
         return self.inputs_.rows(X, y, sample_weight)
 
+    # Plots.
+
     def plot_history(self, axes: "Axes | None" = None) -> "Axes":
         """Draw the losses of the last fit, on given matplotlib axes or those of a new figure."""
         check_is_fitted(self)
         return self.history_.plot(axes)
+
+    def plot_diagnostics(self, figure: "Figure | SubFigure | None" = None) -> "Figure | SubFigure":
+        """Draw the losses of the last fit with the use of the components and signs of trouble."""
+        check_is_fitted(self)
+        return self.history_.plot_diagnostics(figure)
+
+    def plot_density(
+        self,
+        X: TableLike,  # noqa: N803
+        y: TableLike | None = None,
+        *,
+        coverages: Sequence[float] = (0.5, 0.9),
+        overlay: bool = False,
+        axes: "Axes | None" = None,
+    ) -> "Axes | Figure | SubFigure":
+        """Draw the density for one row of X, with its observed targets if y has them.
+
+        Of several rows with `overlay`, on top of each other. See `Mixture.plot`.
+        """
+        density = self.predict_dist(X)
+        truth = None if y is None else self.read_rows(X, y).target
+        return density.plot(coverages=coverages, truth=truth, overlay=overlay, axes=axes)
+
+    def plot_effect(
+        self,
+        X: TableLike,  # noqa: N803
+        column: str | int,
+        target: str | int | None = None,
+        *,
+        y: TableLike | None = None,
+        values: ArrayLike | None = None,
+        quantiles: Sequence[float] = (0.05, 0.25, 0.5, 0.75, 0.95),
+        axes: "Axes | None" = None,
+    ) -> "Axes":
+        """Draw the density of a target along one column of X, the others as they are.
+
+        Args:
+            X: one row, or several, whose densities are averaged (a partial dependence); 30 at
+                most, evenly chosen.
+            column: its name or number.
+            target: its name or number; not needed if there is one only.
+            y: the targets of X, to draw as dots.
+            values: of the column; by default through the range of the fit, or of 98 % of the
+                rows if X has twenty or more.
+            quantiles: to draw as lines.
+            axes: where to draw; by default on a new figure of pyplot.
+        """
+        from condens.plots import effect
+        from condens.plots.grids import resolve
+
+        self._check_columns(X)
+        scaling = self.network_.condition_scaling
+        assert scaling is not None  # of every network that this class builds
+        sweep = Sweep.of(self.encoder_, X, column, values, (scaling.lower, scaling.upper))
+        found = Predictions(self.network_, sweep.condition, flat=False)
+        found.warn_of_extrapolation(self.encoder_.labels)
+        densities = found.densities()
+        dim = resolve("target", target, densities)
+        along = sweep.average(densities.marginal(dim))
+        seen = None if y is None else (sweep.column, self.read_rows(X, y).target[:, dim])
+        return effect(
+            along, sweep.values, name=sweep.name, quantiles=quantiles, data=seen, axes=axes
+        )
+
+    def plot_predictions(
+        self,
+        X: TableLike,  # noqa: N803
+        y: TableLike,
+        target: str | int | None = None,
+        *,
+        coverage: float = 0.9,
+        axes: "Axes | None" = None,
+    ) -> "Axes":
+        """Draw predicted medians and intervals of a target against its observed values."""
+        from condens.plots import predictions
+
+        observed = self.read_rows(X, y).target
+        return predictions(self.predict_dist(X), observed, target, coverage=coverage, axes=axes)
+
+    def plot_calibration(
+        self,
+        X: TableLike,  # noqa: N803
+        y: TableLike,
+        sample_weight: ArrayLike | None = None,
+        *,
+        figure: "Figure | SubFigure | None" = None,
+    ) -> "Figure | SubFigure":
+        """Draw how calibrated the densities are on rows that were not used in `fit`.
+
+        Histograms of the probability integral transform of each target, and the coverage of
+        intervals asked against observed, with the bands of a calibrated model.
+        """
+        from condens.plots import calibration_figure
+
+        rows = self.read_rows(X, y, sample_weight)
+        uniform = Predictions(self.network_, rows.condition, flat=False).pit(rows.target)
+        return calibration_figure(
+            uniform, names=self.target_names_, weights=rows.normalised_weights, figure=figure
+        )
 
     # Model files.
 

@@ -20,6 +20,7 @@ from condens.scalars import as_choice, as_real, as_truth, as_whole, decode_float
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure, SubFigure
 
 _FIX = "Pass what to_dict returned."
 _WARNINGS: dict[str, type[CondensWarning]] = {
@@ -123,6 +124,12 @@ class History:
             best_epoch=self.best_epoch,
             axes=axes,
         )
+
+    def plot_diagnostics(self, figure: "Figure | SubFigure | None" = None) -> "Figure | SubFigure":
+        """Draw the losses, the use of the components and signs of trouble, epoch by epoch."""
+        from condens.plots import training_diagnostics
+
+        return training_diagnostics(self.table(), best_epoch=self.best_epoch, figure=figure)
 
     def warn(self, *, stacklevel: int = 1, ignore: tuple[type[CondensWarning], ...] = ()) -> None:
         """Issue the warnings of the run, except those of some classes.
