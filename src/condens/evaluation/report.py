@@ -8,6 +8,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from html import escape
+from pathlib import Path
 from typing import Any, NamedTuple, Self, TypeVar
 
 import numpy as np
@@ -322,11 +323,13 @@ class Report:
         return Section("Worst rows: observed (predicted)", heads, rows)
 
     def __str__(self) -> str:
+        return "\n".join([self.verdict, "", self._about(), *map(section_text, self.sections())])
+
+    def _about(self) -> str:
         count = f"{self.n_rows} rows"
         if self.n_groups is not None:
             count += f" in {self.n_groups} groups"
-        about = f"{self.kind}, {count}, {len(self.names)} target(s)"
-        return "\n".join([self.verdict, "", about, *map(section_text, self.sections())])
+        return f"{self.kind}, {count}, {len(self.names)} target(s)"
 
     def __repr__(self) -> str:
         return f"Report({self.kind}, n_rows={self.n_rows}: {self._headline()})"
@@ -419,6 +422,35 @@ class Report:
             cells = ["" if number is None else repr(float(number)) for number in numbers]
             writer.writerow([section, harmless(subject), harmless(name), *cells])
         return written(path, stream.getvalue())
+
+    def to_html(
+        self, path: str | os.PathLike[str] | None = None, *, progress: bool | None = None
+    ) -> str:
+        """Return the report as one page with its pictures inside, and write it to a file.
+
+        The page asks for nothing from elsewhere, runs no script, and is light or dark as the
+        reader's system is. Needs the extra `plot`.
+
+        Args:
+            path: of the file, such as "report.html".
+            progress: show a line; by default where stderr is a terminal.
+        """
+        from condens.evaluation.page import Content, page
+
+        check_place(path)  # before the work, and again after it
+        gains = {name: one.gain for name, one in self.baselines.items() if one.gain is not None}
+        content = Content(
+            self._about(),
+            self.names,
+            self.verdict,
+            self.sections(),
+            gains,
+            self.tests,
+            self.bins,
+            self.rows,
+            self.weights,
+        )
+        return written(path, page(content, progress=progress))
 
     def _figures(self) -> Iterator[tuple[Any, ...]]:
         """Yield section, subject, name, value, standard error, lower and upper end."""
@@ -623,12 +655,20 @@ def _array(values: Any) -> Array:
     )
 
 
+def check_place(path: str | os.PathLike[str] | None) -> Path | None:
+    """Return where a file is written, if there is a path; refuse a place that cannot hold one."""
+    if path is None:
+        return None
+    place = as_path("path", path)
+    fault = cannot_hold(place)
+    if fault is not None:
+        raise ArgumentError(f"{place}", **fault)
+    return place.resolve()
+
+
 def written(path: str | os.PathLike[str] | None, text: str) -> str:
     """Write text to a file, if there is a path, and return it."""
-    if path is not None:
-        place = as_path("path", path)
-        fault = cannot_hold(place)
-        if fault is not None:
-            raise ArgumentError(f"{place}", **fault)
-        write_whole(place.resolve(), text.encode())
+    place = check_place(path)
+    if place is not None:
+        write_whole(place, text.encode())
     return text
