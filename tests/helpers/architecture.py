@@ -76,6 +76,7 @@ ROWS = (
             "normal",
             "precision",
             "pushforward",
+            "rosenblatt",
             "sampling",
             "scores",
             "shapes",
