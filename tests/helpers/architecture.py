@@ -77,6 +77,7 @@ ROWS = (
             "normal",
             "precision",
             "pushforward",
+            "rosenblatt",
             "sampling",
             "scores",
             "shapes",
