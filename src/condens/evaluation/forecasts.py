@@ -221,7 +221,7 @@ class MixtureForecast(Forecast):
             whole and not (isinstance(transform, Real) or transform.discrete)
             for transform, whole in pairs
         ):
-            return None
+            return None if self.dimensions > 1 else CellForecast(self, self._cdf)
         moved = [whole and not transform.discrete for transform, whole in pairs]
         base = self.mixture.base if isinstance(self.mixture, TransformedMixture) else self.mixture
         # A whole number is the cell from it to the next one.
@@ -232,6 +232,9 @@ class MixtureForecast(Forecast):
                 [Integer() if new else old for old, new in zip(own, moved, strict=True)],
             )
         )
+
+    def _cdf(self, target: Tensor) -> Tensor:
+        return self.mixture.cdf(target).unsqueeze(-1)
 
     @cached_property
     def _alone(self) -> list[Mixture]:

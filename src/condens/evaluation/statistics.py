@@ -15,7 +15,7 @@ Integers = NDArray[np.int64]
 class Score(NamedTuple):
     """A mean over rows and its standard error; NaN where one row, or one group, is all there is.
 
-    >>> print(Score(-1.2345, 0.0123))
+    >>> print(Score(-1.2346, 0.0123))
     -1.235 ± 0.012
     """
 
