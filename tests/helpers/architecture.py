@@ -196,6 +196,7 @@ ROWS = (
             "baselines",
             "conformal",
             "linear",
+            "novelty",
         ),
         packages=("torch",),
     ),

@@ -2,5 +2,6 @@
 
 from condens.evaluation.baselines import Baselines
 from condens.evaluation.conformal import Calibration, Region
+from condens.evaluation.novelty import Novelty
 
-__all__ = ["Baselines", "Calibration", "Region"]
+__all__ = ["Baselines", "Calibration", "Novelty", "Region"]
