@@ -216,6 +216,7 @@ ROWS = (
             "forecasts",
             "linear",
             "models",
+            "novelty",
             "page",
             "report",
             "scores",

@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING
 
 from condens.evaluation.baselines import Baselines
 from condens.evaluation.conformal import Calibration, Region
+from condens.evaluation.novelty import Novelty
 
 __all__ = [
     "MMD",
@@ -12,6 +13,7 @@ __all__ = [
     "Calibration",
     "Comparison",
     "CoverageCurve",
+    "Novelty",
     "PredictiveDistance",
     "Region",
     "Report",
