@@ -1,5 +1,6 @@
 """The effect of one column: tables in which it takes many values and the others stay."""
 
+from numbers import Integral
 from typing import NamedTuple, Self
 
 import numpy as np
@@ -86,8 +87,9 @@ def _place(encoder: TableEncoder, column: str | int) -> int:
     names = encoder.feature_names
     if isinstance(column, str) and names is not None and column in names:
         return names.index(column)
-    if isinstance(column, int) and 0 <= column < encoder.n_features:
-        return column
+    whole = isinstance(column, Integral) and not isinstance(column, bool)
+    if whole and 0 <= int(column) < encoder.n_features:
+        return int(column)
     raise DimensionError(
         "column",
         got=f"is {column!r}",

@@ -55,7 +55,7 @@ LINE_POINTS = 400
 # Points of one axis of a plane, and of one in a corner plot of many.
 PLANE_POINTS, SMALL_PLANE_POINTS = 240, 90
 # Cells of whole numbers on one axis of a plane.
-MAX_CELLS = 60
+MAX_CELLS = 100
 # Components of less weight have no ellipse, and of less than this no number.
 LEAST_WEIGHT, LEAST_LABELLED = 0.01, 0.03
 # How far below the lowest contour a log density is told apart: contours between points are then
@@ -336,7 +336,7 @@ def _draw_lines(
 
 def _bar_width(grid: Grid) -> float:
     """Return the width of bars: with gaps between them, unless they are many."""
-    return grid.step * (0.85 if len(grid.values) <= 2 * MAX_CELLS else 1.0)
+    return grid.step * (0.85 if len(grid.values) <= 120 else 1.0)
 
 
 def _shade(axes: "Axes", line: Mixture, grid: Grid, coverage: float, alpha: float) -> "Artist":
@@ -429,9 +429,18 @@ def _contour(
 ) -> Any:
     """Draw contours of log densities, between whose points straight lines are nearly exact."""
     distinct = np.unique(levels)
-    clipped = np.maximum(heights, distinct[0] - DEPTH)
+    floor = distinct[0] - DEPTH
+    # A frame of low density closes regions that reach the end of the grid.
+    closed = np.pad(np.maximum(heights, floor), 1, constant_values=floor)
     draw = axes.contourf if filled else axes.contour
-    return draw(x.points, y.points, clipped, levels=distinct, **options)
+    return draw(_framed(x), _framed(y), closed, levels=distinct, **options)
+
+
+def _framed(grid: Grid) -> Array:
+    """Return the points with one more at either end, next to it."""
+    low, high = grid.points[[0, -1]]
+    width = 1e-9 * (low if grid.log else high - low)
+    return np.concatenate([[low - width], grid.points, [high + width]])
 
 
 def _draw_components(axes: "Axes", plane: Mixture) -> None:

@@ -26,7 +26,7 @@ Point: TypeAlias = Mapping[str, float] | Mapping[int, float] | Numbers
 Mixtures: TypeAlias = Mixture | Sequence[Mixture] | Mapping[str, Mixture]
 
 # Probability beyond either end of an axis.
-TAIL = 1e-3
+TAIL, COUNT_TAIL = 1e-3, 5e-3
 # Ratio of a positive target's quantiles from which on its axis is logarithmic.
 LOG_RATIO = 300.0
 # Half the gap between the cells of two whole numbers, which keeps contours along their edges.
@@ -208,6 +208,8 @@ def make_grid(
         most: cells of whole numbers.
     """
     transform = lines[0].transforms[0]
+    # Counts have one linear axis for all of their size: less of a long tail fits on it.
+    tail = max(tail, COUNT_TAIL) if transform.discrete and transform.exponential else tail
     levels = torch.linspace(tail, 1 - tail, max(n_points // 2, 2), dtype=torch.float64)
     quantiles = np.sort(
         np.concatenate(
@@ -298,7 +300,8 @@ def levels_of(plane: Mixture, drawn: Tensor, coverages: Sequence[float], x: Grid
     found = torch.cat([plane.log_prob(part) for part in drawn.split(POINTS_PER_BLOCK)]).numpy()
     for column, grid in zip(drawn.numpy().T, (x, y), strict=True):
         found = found + log_unit(column, grid.log)
-    return np.quantile(found, 1 - np.asarray(coverages), method="lower")
+    # Below the level itself, which may be that of a whole number's cell, a plateau.
+    return np.quantile(found, 1 - np.asarray(coverages), method="lower") - 1e-6
 
 
 def check_coverages(coverages: Sequence[float]) -> list[float]:
