@@ -12,6 +12,7 @@ from torch import Generator
 from condens import GaussianMixture, MDNRegressor, TransformedMixture
 from condens.errors import ArgumentError, DimensionError, KindError, NotFiniteError, ShapeError
 from condens.evaluation import simulators
+from condens.evaluation.forecasts import PosteriorForecast
 from condens.evaluation.simulators import (
     CoverageCurve,
     expected_coverage,
@@ -127,16 +128,13 @@ def test_a_posterior_of_sbi_is_right_about_its_own_draws(sbi_posterior):
     shifted = sbc(sbi_posterior, own + 0.3, observations, n_samples=50)
     bias = [test for test in shifted.tests if test.name == "bias"]
     assert all(test.effect > 0.3 and test.adjusted < 1e-6 for test in bias)
-    # By the potential, where sbi has no log_prob_batched: the same ranks.
-    theta = sbi_posterior.sample_batched((5,), x=observations[:3], show_progress_bars=False)
-
-    class Slow:
-        potential = sbi_posterior.potential
-
-    fast = simulators._sbi_log_prob(sbi_posterior, theta, observations[:3])
-    slow = simulators._sbi_log_prob(Slow(), theta, observations[:3])
-    offset = (fast - slow)[:1].expand_as(fast)
-    torch.testing.assert_close(fast - slow, offset, atol=1e-4, rtol=0)
+    # By the potential, where sbi has no normalised density: the same but for a constant.
+    draws = sbi_posterior.sample_batched((5,), x=observations[:3], show_progress_bars=False)
+    forecast = PosteriorForecast(sbi_posterior, observations[:3])
+    fast = forecast.relative_log_prob_at(draws)
+    forecast.normalised = False
+    apart = fast - forecast.relative_log_prob_at(draws)
+    torch.testing.assert_close(apart, apart[:1].expand_as(apart), atol=1e-4, rtol=0)
 
 
 # Closed forms.
@@ -233,6 +231,14 @@ def test_wrong_posteriors_fail_the_right_test(loc, scale, name, effect):
     for curve in (expected_coverage(posterior, truths(1000, 2)), tarp(posterior, truths(1000, 2))):
         assert min(test.adjusted for test in curve.tests) < 0.01
         assert (curve.area > 0) == (scale > 1)
+
+
+def test_the_seed_of_torch_is_another():
+    """Truths drawn with the seed that the draws have are still independent of these."""
+    truth = truths(2000, seed=3)
+    for ask in (sbc, expected_coverage, tarp):
+        found = ask(normals(2000), truth, n_samples=1, seed=3)
+        assert min(test.adjusted for test in found.tests) > 0.001
 
 
 def test_the_prior_passes_by_parameters_and_fails_by_the_likelihood():
@@ -365,9 +371,9 @@ HOSTILE = [
     (lambda: sbc(normals(5), truths(6)), ShapeError, "6 rows of parameters"),
     (lambda: sbc(normals(6, 2), truths(6)), ShapeError, "is over 2"),
     (lambda: sbc(DRAWS[0], TRUTH), ShapeError, r"draws \[S, n, D\]"),
-    (lambda: sbc(DRAWS, TRUTH[:9]), ShapeError, "9 rows of parameters"),
-    (lambda: sbc(DRAWS, TRUTH, SEEN[:9]), ShapeError, "observations has 9 rows"),
-    (lambda: sbc(DRAWS * math.nan, TRUTH), NotFiniteError, "draw that is NaN"),
+    (lambda: sbc(DRAWS, TRUTH[:9]), ShapeError, "of n = 9 rows"),
+    (lambda: sbc(DRAWS, TRUTH, SEEN[:9]), ShapeError, "observations has shape [9, 2]"),
+    (lambda: sbc(DRAWS * math.nan, TRUTH), NotFiniteError, "draws that are NaN"),
     (lambda: sbc(DRAWS, TRUTH * math.inf), NotFiniteError, "inf"),
     (lambda: sbc(DRAWS, [[math.nan] * 3, *TRUTH[1:].tolist()]), NotFiniteError, "row 0"),
     (lambda: sbc("model", TRUTH, SEEN), KindError, "str"),

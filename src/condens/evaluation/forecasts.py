@@ -6,6 +6,7 @@ over rows is right and its noise is part of the standard error.
 """
 
 import copy
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -79,6 +80,10 @@ class Forecast(ABC):
         if not self.has_density:
             return None
         return torch.stack([part for each in draws if (part := self.log_prob(each)) is not None])
+
+    def relative_log_prob_at(self, draws: Tensor) -> Tensor | None:
+        """Return the log densities [S, b] at draws, up to a constant for each row."""
+        return self.log_prob_at(draws)
 
     def mean(self, draws: Tensor) -> Tensor:
         """Return the means [b, D]."""
@@ -566,10 +571,26 @@ class PosteriorForecast(Forecast):
             found = self.posterior.log_prob_batched(draws.to(self.observations), self.observations)
         return found.detach().double().cpu()
 
+    def relative_log_prob_at(self, draws: Tensor) -> Tensor:
+        """Return the log densities [S, b], without what normalises them."""
+        values = draws.to(self.observations)
+        with torch.no_grad(), torch.random.fork_rng(devices=[]):
+            if self.normalised:
+                found = self.posterior.log_prob_batched(
+                    values, self.observations, norm_posterior=False
+                )
+            else:
+                pairs = zip(values.unbind(1), self.observations.split(1), strict=True)
+                found = torch.stack([self.posterior.potential(v, x=x) for v, x in pairs], 1)
+        return found.detach().double().cpu()
+
     def _draw(self, n_samples: int, observations: Tensor) -> Tensor:
-        return self.posterior.sample_batched(
-            (n_samples,), x=observations, show_progress_bars=False
-        ).detach()
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "Capping max_sampling_batch_size")
+            drawn = self.posterior.sample_batched(
+                (n_samples,), x=observations, show_progress_bars=False
+            )
+        return drawn.detach()
 
 
 def draw_seed(generator: Generator) -> int:

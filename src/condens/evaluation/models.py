@@ -16,7 +16,7 @@ from condens.data.arrays import as_doubles
 from condens.data.frames import is_frame
 from condens.data.table import in_order
 from condens.distributions import Mixture
-from condens.errors import ArgumentError, ShapeError
+from condens.errors import ArgumentError, KindError, NotFiniteError, ShapeError
 from condens.evaluation.baselines import Baselines
 from condens.evaluation.forecasts import (
     DrawsForecast,
@@ -121,7 +121,7 @@ def read_source(
     if isinstance(model, Predictor):
         return _of_predictor(model, X, y, sample_weight, given, labels, train)
     n_rows, n_targets = given.values.shape
-    kind, forecast, names, whole = _forecasts(model, X, n_rows)
+    kind, forecast, names, whole = forecasts_of(model, X, n_rows)
     source = Source(kind, forecast, given.values, None, (), {}, labels, whole=whole)
     first = forecast(torch.arange(n_rows if whole else 1))
     source.n_components = _n_components(first)
@@ -226,48 +226,57 @@ def _evaluating(network: DensityNetwork) -> Iterator[None]:
             module.training = True
 
 
-def _forecasts(
+class Words(NamedTuple):
+    """What a user calls the arguments, in messages."""
+
+    model: str = "model"
+    condition: str = "X"
+    target: str = "y"
+
+
+def forecasts_of(
     model: Any,
     X: Any,  # noqa: N803
     n_rows: int,
+    words: Words = Words(),  # noqa: B008  # it is immutable
 ) -> tuple[str, Callable[[Tensor], Forecast], tuple[str, ...] | None, bool]:
     """Return the kind of a model, its forecasts, names of targets, and whether it is whole."""
     kind, names = type(model).__name__, None
     if isinstance(model, DensityNetwork):
-        condition = _condition(X)
-        _check_length("X", len(condition), n_rows)
+        condition = _condition(X, words.condition)
+        _check_length(words.condition, len(condition), n_rows, words)
         return kind, _network_forecast(model, condition), model.names, False
     # Asked of the type: the distributions of NGBoost answer any attribute, with None.
     for method in ("given", "pred_dist", "predict_dist"):
         if hasattr(type(model), method):
-            model = getattr(model, method)(_needed(X))
+            model = getattr(model, method)(_needed(X, words.condition))
             break
     if hasattr(type(model), "sample_batched"):
-        observations = torch.from_numpy(as_doubles(_needed(X), "X")).float()
-        _check_length("X", len(observations), n_rows)
+        observations = _condition(X, words.condition).float()
+        _check_length(words.condition, len(observations), n_rows, words)
         return kind, PosteriorForecast(model, observations).take, None, False
     if isinstance(model, Mixture):
         names = model.names
         mixture = model if model.batch_shape else model.expand((n_rows,))
-        _check_batch(mixture, n_rows)
+        _check_batch(mixture, n_rows, words)
         ready = of_distribution(mixture)
         return kind, ready.take, names, False
     if isinstance(model, Distribution):
         if not model.batch_shape:
             model = model.expand((n_rows,))
-        _check_batch(model, n_rows)
+        _check_batch(model, n_rows, words)
         forecast = of_distribution(model)
         # Where rows cannot be taken apart, all of them are asked at once.
         whole = n_rows > 1 and not forecast.take(torch.tensor([0])).has_density
         return kind, forecast.take, None, whole
     if type(model).__module__.split(".")[0] == "ngboost":
-        _check_length("the predicted distributions", len(model), n_rows)
+        _check_length("the predicted distributions", len(model), n_rows, words)
         return kind, of_ngboost(model).take, None, False
     if isinstance(model, Tensor | np.ndarray | list | tuple):
-        draws = torch.from_numpy(as_doubles(model, "model"))
-        return "draws", DrawsForecast(_draws(draws, n_rows)).take, None, False
-    raise ArgumentError(
-        "model",
+        draws = torch.from_numpy(as_doubles(model, words.model))
+        return "draws", DrawsForecast(_draws(draws, n_rows, words)).take, None, False
+    raise KindError(
+        words.model,
         got=f"is a {kind}",
         expected="a fitted MDNRegressor, a DensityNetwork, mixtures, draws [S, n, D], a torch "
         "distribution, or a model of sbi or NGBoost was expected",
@@ -275,20 +284,20 @@ def _forecasts(
     )
 
 
-def _draws(draws: Tensor, n_rows: int) -> Tensor:
+def _draws(draws: Tensor, n_rows: int, words: Words) -> Tensor:
     """Return draws [S, n, D], at least two for each row."""
     if draws.dim() == 2:
         draws = draws.unsqueeze(-1)
     if draws.dim() != 3 or draws.shape[1] != n_rows or len(draws) < 2:
         raise ShapeError(
-            "model",
+            words.model,
             got=f"has shape {list(draws.shape)}",
             expected=f"draws [S, n, D] of n = {n_rows} rows, at least two each, were expected",
             fix="Put the draws first: transpose them if they come as [n, S, D].",
         )
     if not bool(draws.isfinite().all()):
-        raise ArgumentError(
-            "model",
+        raise NotFiniteError(
+            words.model,
             got="has draws that are NaN or infinite",
             expected="numbers were expected",
             fix="Leave out such rows, or such draws of all rows.",
@@ -296,29 +305,34 @@ def _draws(draws: Tensor, n_rows: int) -> Tensor:
     return draws
 
 
-def _needed(X: Any) -> Any:  # noqa: N803
+def _needed(X: Any, name: str) -> Any:  # noqa: N803
     if X is None:
         raise ArgumentError(
-            "X", got="is None", expected="this model predicts from X", fix="Pass the conditions."
+            name,
+            got="is None",
+            expected="this model predicts from it",
+            fix="Pass what the model was fitted on.",
         )
     return X
 
 
-def _check_length(name: str, count: int, n_rows: int) -> None:
+def _check_length(name: str, count: int, n_rows: int, words: Words = Words()) -> None:  # noqa: B008
     if count != n_rows:
         raise ShapeError(
-            name, got=f"has {count} rows", expected=f"y has {n_rows}", fix="Pass one for each."
+            name,
+            got=f"has {count} rows",
+            expected=f"{words.target} has {n_rows}",
+            fix="Pass one for each.",
         )
 
 
-def _check_batch(distribution: Distribution, n_rows: int) -> None:
+def _check_batch(distribution: Distribution, n_rows: int, words: Words) -> None:
     if tuple(distribution.batch_shape) != (n_rows,) or len(distribution.event_shape) > 1:
         raise ShapeError(
-            "model",
+            words.model,
             got=f"has batch shape {list(distribution.batch_shape)} and event shape "
             f"{list(distribution.event_shape)}",
-            expected=f"one distribution over the targets for each of {n_rows} rows of y was "
-            "expected",
+            expected=f"one distribution for each of {n_rows} rows of {words.target} was expected",
             fix="Wrap the axis of the targets in torch.distributions.Independent(…, 1).",
         )
 
@@ -449,7 +463,7 @@ def _table(X: Any) -> Any:  # noqa: N803
 
 def _condition(X: Any, name: str = "X") -> Tensor:  # noqa: N803
     """Return what a bare network reads, one column where X has no axis for them."""
-    given = X if isinstance(X, Tensor) else torch.from_numpy(as_doubles(_needed(X), name))
+    given = X if isinstance(X, Tensor) else torch.from_numpy(as_doubles(_needed(X, name), name))
     return given.unsqueeze(1) if given.dim() == 1 else given
 
 

@@ -8,7 +8,6 @@ highest-density regions, Deistler et al. 2022), by its distance from a point (TA
 """
 
 import math
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -34,9 +33,9 @@ from condens.evaluation.calibration import (
     coverage_table,
     uniformity_tests,
 )
-from condens.evaluation.forecasts import MixtureForecast
+from condens.evaluation.forecasts import Forecast, draw_seed
+from condens.evaluation.models import Words, forecasts_of
 from condens.evaluation.statistics import Score
-from condens.nn import DensityNetwork
 from condens.progress import Progress
 from condens.scalars import as_whole
 
@@ -48,6 +47,7 @@ Quantity = Callable[[Tensor, Any], Tensor]
 
 # Numbers of draws held at a time.
 NUMBERS_PER_BLOCK = 1_000_000
+WORDS = Words("posterior", "observations", "parameters")
 
 
 @dataclass(frozen=True, eq=False)
@@ -186,7 +186,8 @@ def sbc(
 
     Args:
         posterior: from `condens.inference`, a network, an `MDNRegressor`, one of sbi's, a batch
-            of n mixtures, or independent draws [S, n, D] (thin those of a Markov chain).
+            of n mixtures or torch distributions, or independent draws [S, n, D], all of which
+            are taken (thin those of a Markov chain).
         parameters: [n, D], drawn from the prior.
         observations: [n, …], simulated with these; None with mixtures and draws.
         functions: further quantities by their names, of parameters [S, b, D] and the b
@@ -207,14 +208,14 @@ def sbc(
     """
     truth = _Truth.of(posterior, parameters, observations, n_samples, names, seed, progress)
     quantities = _check_functions(functions)
-    ranks, uniform = truth.ranked(
+    ranks, uniform, count = truth.ranked(
         lambda some, block: torch.stack(
             [*some.unbind(-1), *(block.ask(name, f, some) for name, f in quantities.items())], -1
         )
     )
     labels = check_names([*truth.labels, *quantities], ranks.shape[1])
     assert labels is not None
-    return SBC(labels, ranks, uniform, truth.n_samples)
+    return SBC(labels, ranks, uniform, count)
 
 
 def expected_coverage(
@@ -242,10 +243,10 @@ def expected_coverage(
     """
     truth = _Truth.of(posterior, parameters, observations, n_samples, None, seed, progress)
     # By the lack of density: inside are the draws of a higher one.
-    ranks, uniform = truth.ranked(
+    ranks, uniform, count = truth.ranked(
         lambda some, block: -block.ask("log_prob", log_prob or block.log_prob, some).unsqueeze(-1)
     )
-    return CoverageCurve(uniform[:, 0], ranks[:, 0], truth.n_samples)
+    return CoverageCurve(uniform[:, 0], ranks[:, 0], count)
 
 
 def tarp(
@@ -301,8 +302,8 @@ def tarp(
             around = _check_references(around, tuple(some.shape[1:]))
         return ((some - around) / width).norm(dim=-1, keepdim=True)
 
-    ranks, uniform = truth.ranked(distances)
-    return CoverageCurve(uniform[:, 0], ranks[:, 0], truth.n_samples)
+    ranks, uniform, count = truth.ranked(distances)
+    return CoverageCurve(uniform[:, 0], ranks[:, 0], count)
 
 
 def predictive_distance(
@@ -332,7 +333,7 @@ def predictive_distance(
     True
     """
     count = as_whole("n_samples", n_samples, 2, fix="Pass 1000, for instance.")
-    seed = _check_seed(seed)
+    generator = _generator(seed)
     seen, asked = _read_one(observation)
     if not bool(seen.isfinite().all()):
         raise NotFiniteError(
@@ -341,26 +342,18 @@ def predictive_distance(
             expected="distances from it are asked for",
             fix="Leave the entry out, of the simulations too.",
         )
-    if isinstance(posterior, Mixture) and not posterior.batch_shape:
-        posterior = posterior.expand([1])
-    elif _is_draws(posterior) and len(np.shape(posterior)) == 2:
+    if not isinstance(posterior, Mixture) and len(np.shape(posterior)) == 2:
         posterior = torch.from_numpy(as_doubles(posterior, "posterior")).unsqueeze(1)
-    block = next(_blocks(posterior, asked, 1, count, Generator().manual_seed(seed)))
-    if block.draws.shape[1] != 1:
-        raise ShapeError(
-            "posterior",
-            got=f"is of {block.draws.shape[1]} observations",
-            expected="one was expected",
-            fix="Pick one of them, such as by posterior[0].",
-        )
+    _, ask, _, _ = forecasts_of(posterior, asked, 1, WORDS)
+    draws = ask(torch.arange(1)).sample(count, generator)[:, 0]
     with torch.random.fork_rng(devices=()):
-        torch.manual_seed(seed)
-        simulated = torch.from_numpy(as_doubles(simulator(block.draws[:, 0]), "simulator(…)"))
-    if simulated.shape != (len(block.draws), *seen.shape):
+        torch.manual_seed(draw_seed(generator))
+        simulated = torch.from_numpy(as_doubles(simulator(draws), "simulator(…)"))
+    if simulated.shape != (len(draws), *seen.shape):
         raise ShapeError(
             "simulator(…)",
             got=f"has shape {list(simulated.shape)}",
-            expected=f"{[len(block.draws), *seen.shape]} was expected",
+            expected=f"{[len(draws), *seen.shape]} was expected",
             fix="Return a simulation for each row, of the shape of the observation.",
         )
     fine = simulated.flatten(1).isfinite().all(1)
@@ -405,18 +398,29 @@ def _read_one(observation: Any) -> tuple[Tensor, Any]:
     return values[0], observation
 
 
-# Posteriors of every kind, some observations at a time.
+# True parameters and their posteriors, some observations at a time.
 
 
 @dataclass(frozen=True, eq=False)
 class _Block:
     """Draws [S, b, D] of the posteriors of some observations."""
 
-    rows: slice
+    rows: Tensor
     observations: Any
+    forecast: Forecast
     draws: Tensor
-    names: tuple[str, ...] | None
-    log_prob: Quantity
+
+    def log_prob(self, some: Tensor, _: Any) -> Tensor:
+        """Return the log density [S, b] of parameters, up to a constant for each observation."""
+        found = self.forecast.relative_log_prob_at(some)
+        if found is None:
+            raise ArgumentError(
+                "posterior",
+                got="has no density",
+                expected="highest-density regions need one",
+                fix="Pass log_prob=…, or use tarp(…), which needs none.",
+            )
+        return found
 
     def ask(self, name: str, quantity: Quantity, some: Tensor) -> Tensor:
         """Return a quantity of parameters [S, b, D], checked."""
@@ -445,7 +449,6 @@ class _Truth:
     parameters: Tensor
     labels: tuple[str, ...]
     generator: Generator
-    n_samples: int
     blocks: Iterator[_Block]
     progress: bool | None
 
@@ -461,7 +464,7 @@ class _Truth:
         progress: bool | None,
     ) -> "_Truth":
         given = TargetColumns.of(parameters, "parameters")
-        values, theirs = given.values, given.names
+        values = given.values
         if not bool(values.isfinite().all()):
             raise NotFiniteError(
                 "parameters",
@@ -470,205 +473,79 @@ class _Truth:
                 fix="Pass those that were simulated with.",
             )
         count = as_whole("n_samples", n_samples, 1, fix="Pass 199, for instance.")
-        generator = Generator().manual_seed(_check_seed(seed))
-        blocks = _blocks(posterior, observations, len(values), count, generator)
-        first = next(blocks)
-        if first.draws.shape[-1] != values.shape[1]:
+        generator = _generator(seed)
+        _, ask, theirs, whole = forecasts_of(posterior, observations, len(values), WORDS)
+        size = ask(torch.arange(1)).dimensions
+        if size != values.shape[1]:
             raise ShapeError(
                 "parameters",
                 got=f"has {values.shape[1]} columns",
-                expected=f"the posterior is over {first.draws.shape[-1]}",
+                expected=f"the posterior is over {size}",
                 fix="Pass a column for each parameter of the posterior.",
             )
         values = in_order(
             values,
+            given.names,
             theirs,
-            first.names,
             "parameters",
-            expected=f"the posterior is over {', '.join(first.names or ())}",
+            expected=f"the posterior is over {', '.join(theirs or ())}",
             fix="Pass just these.",
         )
-        labels = first.names or theirs or check_names(names, values.shape[1])
-        labels = labels or tuple(f"parameter_{d}" for d in range(values.shape[1]))
+        labels = theirs or given.names or check_names(names, size)
+        labels = labels or tuple(f"parameter_{d}" for d in range(size))
+        seen = _rows_of(observations, len(values))
 
-        def all_blocks() -> Iterator[_Block]:
-            yield first
-            yield from blocks
+        def blocks() -> Iterator[_Block]:
+            some = len(values) if whole else max(1, NUMBERS_PER_BLOCK // (count * size))
+            for rows in torch.arange(len(values)).split(some):
+                forecast = ask(rows)
+                yield _Block(rows, seen(rows), forecast, forecast.sample(count, generator))
 
-        return cls(values, labels, generator, len(first.draws), all_blocks(), progress)
+        return cls(values, labels, generator, blocks(), progress)
 
     @torch.no_grad()
     def ranked(
         self, quantities: Callable[[Tensor, _Block], Tensor]
-    ) -> tuple[NDArray[np.int64], Doubles]:
+    ) -> tuple[NDArray[np.int64], Doubles, int]:
         """Rank the truth by quantities [S, b, P] of parameters [S, b, D]; ties at random.
 
-        Returns the ranks [n, P], and with noise as uniform numbers [n, P].
+        Returns the ranks [n, P], with noise as uniform numbers [n, P], and the number of draws.
         """
-        ranks, places = [], []
+        ranks, places, count = [], [], 0
         with Progress("ranking", len(self.parameters), show=self.progress) as progress:
             for block in self.blocks:
-                drawn = quantities(block.draws.double(), block)
+                count = len(block.draws)
+                drawn = quantities(block.draws, block)
                 true = quantities(self.parameters[block.rows].unsqueeze(0), block)
                 below, equal = (drawn < true).sum(0), (drawn == true).sum(0)
                 noise = torch.rand(2, *below.shape, generator=self.generator, dtype=torch.float64)
                 # The noise is below one, but its product may be rounded up.
                 rank = below + torch.minimum((noise[0] * (equal + 1)).long(), equal)
                 ranks.append(rank)
-                places.append((rank + noise[1]) / (self.n_samples + 1))
+                places.append((rank + noise[1]) / (count + 1))
                 progress.advance(len(rank))
-        return torch.cat(ranks).numpy(), torch.cat(places).numpy()
+        return torch.cat(ranks).numpy(), torch.cat(places).numpy(), count
 
 
-def _blocks(
-    posterior: Any, observations: Any, n_rows: int, n_samples: int, generator: Generator
-) -> Iterator[_Block]:
-    """Yield draws for some observations at a time, from whatever kind of posterior."""
-    if _is_draws(posterior):
-        yield from _blocks_of_draws(posterior, observations, n_rows)
-        return
-    ask = _mixtures(posterior, observations, n_rows)
-    if ask is None:
-        yield from _blocks_of_sbi(posterior, observations, n_rows, n_samples, generator)
-        return
-    for rows, some in _split(observations, n_rows, n_samples):
-        with torch.no_grad():
-            mixture = ask(rows, some)
-            if not isinstance(mixture, Mixture):
-                raise _unknown(posterior)
-            forecast = MixtureForecast(mixture.to(device="cpu", dtype=torch.float64))
-            draws = forecast.sample(n_samples, generator)
-        yield _Block(rows, some, draws, mixture.names, _density(forecast))
-
-
-def _mixtures(
-    posterior: Any, observations: Any, n_rows: int
-) -> Callable[[slice, Any], object] | None:
-    """Return how to get mixtures for some observations; None where a posterior has none."""
-    if isinstance(posterior, Mixture):
-        _check_rows("posterior", posterior.batch_shape, n_rows)
-        return lambda rows, _: posterior[rows]
+def _rows_of(observations: Any, n_rows: int) -> Callable[[Tensor], Any]:
+    """Return how to take some observations, as a tensor or as a part of a frame."""
     if observations is None:
-        raise ArgumentError(
+        return lambda _: None
+    table = observations
+    if not is_frame(table):
+        table = torch.from_numpy(as_doubles(table, "observations"))
+    if not len(np.shape(table)) or len(table) != n_rows:
+        raise ShapeError(
             "observations",
-            got="is missing",
-            expected=f"a {type(posterior).__name__} is asked about each of them",
-            fix="Pass those that were simulated with the parameters.",
-        )
-    for method in ("given", "predict_dist", "mixture"):
-        asked = getattr(posterior, method, None)
-        if callable(asked):
-            return lambda _, some: asked(some)
-    if isinstance(posterior, DensityNetwork):
-        return lambda _, some: _predict(posterior, some)
-    return None
-
-
-def _predict(network: DensityNetwork, observations: Any) -> Mixture:
-    """Return the mixtures of a network without dropout, and leave it as it was."""
-    training = network.training
-    try:
-        return network.eval()(_numbers(observations))
-    finally:
-        network.train(training)
-
-
-def _density(forecast: MixtureForecast) -> Quantity:
-    return lambda some, _: forecast.log_prob_at(some)
-
-
-def _blocks_of_draws(posterior: Any, observations: Any, n_rows: int) -> Iterator[_Block]:
-    draws = posterior if isinstance(posterior, Tensor) else as_doubles(posterior, "posterior")
-    if len(draws.shape) != 3 or not all(draws.shape):
-        raise ShapeError(
-            "posterior",
-            got=f"has shape {list(draws.shape)}",
-            expected="draws [S, n, D] were expected",
-            fix="Put the draws first, then the observations, then the parameters.",
-        )
-    _check_rows("posterior", draws.shape[1:2], n_rows)
-    for rows, some in _split(observations, n_rows, draws.shape[0] * draws.shape[2]):
-        part = torch.as_tensor(draws[:, rows]).detach().cpu()
-        if not bool(part.isfinite().all()):
-            raise NotFiniteError(
-                "posterior",
-                got="has a draw that is NaN or infinite",
-                expected="draws are ranked",
-                fix="Leave these draws out, as many for every observation.",
-            )
-        yield _Block(rows, some, part, None, _no_density)
-
-
-def _blocks_of_sbi(
-    posterior: Any, observations: Any, n_rows: int, n_samples: int, generator: Generator
-) -> Iterator[_Block]:
-    if not callable(getattr(posterior, "sample_batched", None)):
-        raise _unknown(posterior)
-    # sbi draws from torch's own generator.
-    seed = int(torch.randint(2**62, (), generator=generator))
-    for rows, some in _split(observations, n_rows, n_samples):
-        given = _numbers(some).to(torch.get_default_dtype())
-        with torch.random.fork_rng(devices=()), torch.no_grad(), warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "Capping max_sampling_batch_size")
-            torch.manual_seed(seed + rows.start)
-            draws = posterior.sample_batched((n_samples,), x=given, show_progress_bars=False)
-        draws = draws.reshape(n_samples, len(given), -1).cpu()
-        yield _Block(rows, some, draws, None, lambda v, x: _sbi_log_prob(posterior, v, x))
-
-
-def _sbi_log_prob(posterior: Any, parameters: Tensor, observations: Any) -> Tensor:
-    """Return log densities [S, b] under posteriors of sbi, up to a constant for each."""
-    values = parameters.to(torch.get_default_dtype())
-    given = _numbers(observations).to(values.dtype)
-    if hasattr(posterior, "log_prob_batched"):
-        # Without the part of the density beyond the prior, which ranks do not depend on.
-        return posterior.log_prob_batched(values, x=given, norm_posterior=False)
-    each = [
-        posterior.potential(values[:, row], x=given[row : row + 1]) for row in range(len(given))
-    ]
-    return torch.stack(each, 1)
-
-
-def _no_density(parameters: Tensor, observations: Any) -> Tensor:  # noqa: ARG001
-    raise ArgumentError(
-        "posterior",
-        got="is given by draws",
-        expected="highest-density regions need a density",
-        fix="Pass log_prob=…, or use tarp(…), which needs none.",
-    )
-
-
-def _numbers(observations: Any) -> Tensor:
-    """Return some observations in double precision, from a tensor or a frame."""
-    if isinstance(observations, Tensor):
-        return observations
-    return TargetColumns.of(observations, "observations", observed=False).values
-
-
-def _split(observations: Any, n_rows: int, numbers: int) -> Iterator[tuple[slice, Any]]:
-    """Yield slices of rows, and the observations there as a tensor or a frame."""
-    if observations is not None and not is_frame(observations):
-        observations = torch.from_numpy(as_doubles(observations, "observations"))
-        _check_rows("observations", observations.shape, n_rows)
-    elif observations is not None:
-        _check_rows("observations", (len(observations),), n_rows)
-        observations = getattr(observations, "iloc", observations)
-    size = max(1, NUMBERS_PER_BLOCK // numbers)
-    for start in range(0, n_rows, size):
-        rows = slice(start, min(start + size, n_rows))
-        yield rows, None if observations is None else observations[rows]
-
-
-def _check_rows(name: str, shape: Sequence[int], n_rows: int) -> None:
-    if not shape or shape[0] != n_rows or (name == "posterior" and len(shape) > 1):
-        raise ShapeError(
-            name,
-            got=f"has {'no' if not shape else shape[0]} rows"
-            if name == "observations"
-            else f"is of {list(shape)} observations",
+            got=f"has shape {list(np.shape(table))}",
             expected=f"there are {n_rows} rows of parameters",
             fix="Pass one for each row of the parameters.",
         )
+    if isinstance(table, Tensor):
+        return lambda rows: table[rows]
+    # pandas takes rows by position with iloc, polars by the brackets themselves.
+    taken = getattr(table, "iloc", table)
+    return lambda rows: taken[rows.tolist()]
 
 
 def _check_references(points: Tensor, shape: tuple[int, ...]) -> Tensor:
@@ -697,19 +574,10 @@ def _check_functions(functions: Mapping[str, Quantity] | None) -> dict[str, Quan
     return found
 
 
-def _check_seed(seed: int) -> int:
-    return as_whole("seed", seed, 0, fix="Pass a seed such as 0.")
+def _generator(seed: int) -> Generator:
+    """Return a generator for a seed, whose numbers are not those of torch with the same seed.
 
-
-def _is_draws(posterior: object) -> bool:
-    return isinstance(posterior, Tensor | np.ndarray | list | tuple)
-
-
-def _unknown(posterior: object) -> KindError:
-    return KindError(
-        "posterior",
-        got=f"is a {type(posterior).__name__}",
-        expected="a density of parameters given observations was expected",
-        fix="Pass a posterior of condens.inference or sbi, a network, a batch of mixtures, or "
-        "draws [S, n, D].",
-    )
+    Parameters that were drawn after `torch.manual_seed(0)` would depend on what is drawn here.
+    """
+    seed = as_whole("seed", seed, 0, fix="Pass a seed such as 0.")
+    return Generator().manual_seed((seed + 1) * 0x9E3779B97F4A7C15 % 2**63)
