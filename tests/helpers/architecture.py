@@ -204,6 +204,7 @@ ROWS = (
             "forecasts",
             "linear",
             "models",
+            "novelty",
             "report",
             "scores",
             "statistics",

@@ -204,7 +204,7 @@ class TestFile:
         record = json.loads(metadata["condens"])
         assert record.pop("sha256")
         assert record == {
-            "format": 3,
+            "format": 4,
             "versions": {"condens": condens.__version__, "torch": torch.__version__},
             "document": {
                 "kind": "network",

@@ -118,6 +118,27 @@ class TableEncoder:
             *(label for label, f in columns if isinstance(f, Categories)),
         ]
 
+    @property
+    def gaps(self) -> list[tuple[int, int]]:
+        """The encoded columns of numbers that may be missing, each with the one that says so."""
+        numbers = [feature for feature in self.features if isinstance(feature, Numbers)]
+        filled = [place for place, feature in enumerate(numbers) if feature.fill is not None]
+        return [(place, len(numbers) + flag) for flag, place in enumerate(filled)]
+
+    @property
+    def places(self) -> list[list[int]]:
+        """The encoded columns of each column of the table."""
+        flags, number, code = dict(self.gaps), 0, self.numeric
+        found = []
+        for feature in self.features:
+            if isinstance(feature, Categories):
+                found.append([code])
+                code += 1
+            else:
+                found.append([number, flags[number]] if number in flags else [number])
+                number += 1
+        return found
+
     def encode(self, table: TableLike | Table, name: str = "table") -> Tensor:
         """Return the rows of a table [n, C] in double precision; an array may share its memory."""
         given = Table.read(table, name)

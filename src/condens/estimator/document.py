@@ -18,7 +18,9 @@ from condens.data import TableEncoder
 from condens.errors import ArgumentError, ModelFileError
 from condens.estimator.construction import check_parameter
 from condens.estimator.inputs import Inputs
+from condens.evaluation.baselines import Baselines
 from condens.evaluation.conformal import Calibration
+from condens.evaluation.novelty import Novelty
 from condens.nn import DensityNetwork, TableMLP
 from condens.persistence import network_from_dict, network_to_dict
 from condens.persistence.header import canonical, reason, short
@@ -60,6 +62,8 @@ class Fitted(NamedTuple):
         inputs: the columns of X and y.
         network: in double precision on the CPU.
         history: of its training.
+        baselines: simple densities fitted to the same rows.
+        novelty: what conditions are usual among them.
         seed: that the rows held out were drawn with.
         calibration: scores of rows that were not trained on, if there were any.
     """
@@ -67,6 +71,8 @@ class Fitted(NamedTuple):
     inputs: Inputs
     network: DensityNetwork
     history: History
+    baselines: Baselines
+    novelty: Novelty
     seed: int
     calibration: Calibration | None = None
 
@@ -76,15 +82,19 @@ def to_dict(parameters: Mapping[str, Any], fitted: Fitted) -> tuple[Document, di
     network, settings = _shortest(fitted.network), parameters["settings"]
     document = {
         "backbone": parameters["backbone"] is not None,
+        "baselines": {"n_rows": fitted.baselines.n_rows},
         "encoder": fitted.inputs.encoder.to_dict(),
         "flat": fitted.inputs.flat,
         "history": fitted.history.to_dict(),
         "network": network_to_dict(network),
+        "novelty": {"n_rows": fitted.novelty.n_rows},
         "parameters": {name: _plain(parameters[name]) for name in PLAIN_PARAMETERS},
         "seed": fitted.seed,
         "settings": None if settings is None else Settings.given(settings).to_dict(),
     }
     tensors = network.state_dict(prefix="network.")
+    for kind, part in (("baselines", fitted.baselines), ("novelty", fitted.novelty)):
+        tensors |= {f"{kind}.{name}": tensor for name, tensor in part.tensors().items()}
     if fitted.calibration is not None:
         scores = (fitted.calibration.ranks, *fitted.calibration.levels)
         names = _names("scores", network.dimensions)
@@ -117,10 +127,25 @@ def from_dict(
         _check_columns(network, encoder)
         targets = network.dimensions
         flat = bool(document["flat"]) and targets == 1
+        transforms = network.transforms or (Real(),) * targets
         fitted = Fitted(
-            Inputs(encoder, network.names, flat, network.transforms or (Real(),) * targets),
+            Inputs(encoder, network.names, flat, transforms),
             network.double(),
             History.from_dict(document["history"]),
+            Baselines.from_tensors(
+                _below("baselines.", tensors),
+                _n_rows(document["baselines"]),
+                encoder.columns,
+                transforms,
+                encoder.categories,
+                network.names,
+            ),
+            Novelty.from_tensors(
+                _below("novelty.", tensors),
+                _n_rows(document["novelty"]),
+                encoder.columns,
+                encoder.categories,
+            ),
             as_whole("seed", document["seed"], 0, 2**31 - 1, fix="Save the model again."),
             _calibration(tensors, targets),
         )
@@ -181,6 +206,15 @@ def _check_columns(network: DensityNetwork, encoder: TableEncoder) -> None:
                 f"has a network for {short(module.categories)} codes",
                 f"the table has {short(encoder.categories)}",
             )
+
+
+def _below(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return the tensors whose names begin with a prefix, by the rest of their names."""
+    return {n.removeprefix(prefix): t for n, t in tensors.items() if n.startswith(prefix)}
+
+
+def _n_rows(described: Mapping[str, Any]) -> int:
+    return as_whole("n_rows", described["n_rows"], 1, fix="Save the model again.")
 
 
 def _names(kind: str, targets: int) -> list[str]:

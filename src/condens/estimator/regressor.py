@@ -45,7 +45,9 @@ from condens.estimator.inputs import (
     divide,
 )
 from condens.estimator.predictions import Array, Predictions, draw_seed
+from condens.evaluation.baselines import Baselines
 from condens.evaluation.conformal import Calibration, Region
+from condens.evaluation.novelty import Novelty
 from condens.nn import DensityNetwork
 from condens.persistence.container import naming, read, write
 from condens.persistence.header import short
@@ -126,6 +128,9 @@ class MDNRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         encoder_: turns X into what the network reads.
         transforms_: the transform of each target.
         n_targets_, target_names_: the columns of y; the names are None if it had none.
+        baselines_: the unconditional Gaussian and a linear model of the same rows, see
+            `condens.evaluation.Baselines`.
+        novelty_: what conditions are usual among them, see `novelty`.
         calibration_: scores of the rows of `calibrate`, if there were any.
         n_features_in_, feature_names_in_: the columns of X.
 
@@ -148,6 +153,8 @@ class MDNRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     network_: DensityNetwork
     history_: History
     inputs_: Inputs
+    baselines_: Baselines
+    novelty_: Novelty
     calibration_: Calibration
     seed_: int
 
@@ -386,6 +393,17 @@ class MDNRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         count = as_whole("n_samples", n_samples, 1, fix="Pass 1000, for instance.")
         return self._predictions(X).samples(count, draw_seed(random_state))
 
+    def novelty(self, X: TableLike) -> Array:  # noqa: N803
+        """Return how unfamiliar each row of X is [n], whatever its columns' ranges.
+
+        The fraction of training rows, kept apart, that are more familiar, where familiar means a
+        high density of the conditions; above 1, 1 plus how many nats a row is less familiar than
+        the least familiar of those. Ranges, correlations, holes between clusters, categories and
+        gaps count; no training row is in the model. See `condens.evaluation.Novelty`.
+        """
+        self._check_columns(X)
+        return self.novelty_(self.encoder_.encode(X, "X")).numpy()
+
     # Scoring.
 
     def score(self, X: TableLike, y: TableLike, sample_weight: ArrayLike | None = None) -> float:  # noqa: N803
@@ -437,6 +455,8 @@ class MDNRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
             self.inputs_,
             self.network_,
             self.history_,
+            self.baselines_,
+            self.novelty_,
             self.seed_,
             getattr(self, "calibration_", None),
         )
@@ -621,6 +641,7 @@ class MDNRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
             seed=seed,
             again=parameters["warm_start"] or parameters["directory"] is not None,
         )
+        references = self._references(inputs, division.rows, keep=keep)
         settings = combine_settings(parameters, default_settings(len(division.rows)))
         settings = replace(settings, seed=seed, start="keep" if keep else settings.start)
         with gradients(), interruption() as interrupted:
@@ -636,7 +657,7 @@ class MDNRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
             )
         history.rows_left_out = division.rows_left_out
         # In double precision a row has the same density in every batch.
-        self._set(Fitted(inputs, network.cpu().double().eval(), history, seed))
+        self._set(Fitted(inputs, network.cpu().double().eval(), history, *references, seed))
         if interrupted.is_set():
             raise KeyboardInterrupt(f"fit was interrupted {how_far(history)}. The model has them.")
         if division.calibration is not None:
@@ -648,6 +669,18 @@ class MDNRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
             ignore=(UnusedComponentsWarning,) if self.n_components is None else (),
         )
         return self
+
+    def _references(self, inputs: Inputs, rows: Rows, *, keep: bool) -> tuple[Baselines, Novelty]:
+        """Return what the model is judged by; in a model that goes on, of the most rows so far."""
+        if keep and len(rows) < self.baselines_.n_rows:
+            return self.baselines_, self.novelty_
+        condition, target, weights = rows
+        encoder, names = inputs.encoder, inputs.target_names
+        codes = encoder.categories
+        return (
+            Baselines.fit(condition, target, weights, inputs.transforms, codes, names),
+            Novelty.fit(condition, weights, codes, encoder.gaps),
+        )
 
     def _train(
         self,

@@ -2,11 +2,15 @@
 
 from typing import TYPE_CHECKING
 
+from condens.evaluation.baselines import Baselines
 from condens.evaluation.conformal import Calibration, Region
+from condens.evaluation.novelty import Novelty
 
 __all__ = [
+    "Baselines",
     "Calibration",
     "Comparison",
+    "Novelty",
     "Region",
     "Report",
     "Score",
@@ -15,7 +19,7 @@ __all__ = [
     "evaluate",
 ]
 
-# scipy is imported when a name is first used: the estimator needs `conformal` only.
+# scipy is imported when a name is first used: the estimator does without.
 if TYPE_CHECKING:
     from condens.evaluation.assessment import cross_evaluate, evaluate
     from condens.evaluation.comparison import Comparison, compare
