@@ -210,5 +210,6 @@ def test_a_posterior_of_sbi():
     gaps[3, 0] = math.nan
     report = evaluate(posterior, x[:40], gaps, n_samples=20)
     assert math.isnan(report.rows["log_likelihood"][3])
+    assert "log_likelihood of 1 rows" in report.left_out
     assert not math.isnan(report.rows["crps"][3, 1])
     assert report.scores["log_likelihood"].value < 0

@@ -25,7 +25,7 @@ N = 400
 
 
 def gaussians(n=N, shift=0.0, factor=1.0, seed=0):
-    """Return densities that are wrong by a shift and a factor, X and targets."""
+    """Return densities that are wrong by a shift and a factor, x and targets."""
     generator = Generator().manual_seed(seed)
     x = torch.randn(n, 2, dtype=torch.float64, generator=generator)
     right = bimodal(x)
@@ -48,54 +48,53 @@ def widened(mixture, factor):
 @pytest.fixture(scope="module")
 def fitted():
     rng = np.random.default_rng(0)
-    X = pd.DataFrame({"a": rng.normal(size=500), "b": rng.normal(size=500),
+    x = pd.DataFrame({"a": rng.normal(size=500), "b": rng.normal(size=500),
                       "town": rng.choice(["ü", "v"], 500)},
                      index=[f"id{i}" for i in range(500)])  # fmt: skip
     noise = rng.normal(size=(500, 2)) @ [[0.3, 0.2], [0.0, 0.2]]
     y = pd.DataFrame(
-        np.column_stack([np.sin(2 * X["a"]), X["b"] ** 2]) + noise,
+        np.column_stack([np.sin(2 * x["a"]), x["b"] ** 2]) + noise,
         columns=["lat", "lon"],
-        index=X.index,
+        index=x.index,
     )
-    model = MDNRegressor(2, random_state=0, epochs=15, width=16, depth=1).fit(X[:300], y[:300])
-    return model, X, y
+    model = MDNRegressor(2, random_state=0, epochs=15, width=16, depth=1).fit(x[:300], y[:300])
+    return model, x, y
 
 
 def test_models_of_every_kind_agree(fitted):
-    model, X, y = fitted
-    X, y = X[300:], y[300:]
-    density, rows = model.predict_dist(X), model.read_rows(X, y)
+    model, x, y = fitted
+    x, y = x[300:], y[300:]
+    density, rows = model.predict_dist(x), model.read_rows(x, y)
     network = copy.deepcopy(model.network_).train()
     reports = [
-        evaluate(model, X, y),
-        evaluate(model, pl.from_pandas(X), pl.from_pandas(y)[:, ::-1]),
+        evaluate(model, x, y),
+        evaluate(model, pl.DataFrame(x.to_dict("list")), pl.DataFrame(y.to_dict("list"))[:, ::-1]),
         evaluate(network, rows.condition, y),
-        evaluate(density, X, y),
+        evaluate(density, x, y),
         evaluate(density.to_mixture_same_family(), None, y.to_numpy()),
     ]
     assert network.training
     for report in reports:
         for name in ("log_likelihood", "crps", "pit", "mean"):
             np.testing.assert_allclose(report.rows[name], reports[0].rows[name], rtol=1e-8)
-    expected = model.score_samples(X, y)
+    expected = model.score_samples(x, y)
     np.testing.assert_allclose(reports[0].rows["log_likelihood"], expected, rtol=1e-12)
     assert reports[0].names == ("lat", "lon")
     scores = [reports[0].targets[name]["r2"].value for name in ("lat", "lon")]
-    assert np.mean(scores) == pytest.approx(model.score(X, y))
+    assert np.mean(scores) == pytest.approx(model.score(x, y))
     columns = {one.column for one in reports[0].bins.bins}
     assert columns == {"a", "b", "town", "predicted spread of lat", "predicted spread of lon"}
     labels = [one.label for one in reports[0].bins.bins if one.column == "town"]
-    assert len(labels) == 2
-    assert "ü" in labels[0]
+    assert sorted(labels) == ["v", "ü"]
 
 
 def test_at_the_end_of_a_pipeline(fitted):
-    _, X, y = fitted
-    X = X[["a", "b"]].to_numpy()
+    _, x, y = fitted
+    x = x[["a", "b"]].to_numpy()
     line = make_pipeline(StandardScaler(), MDNRegressor(1, random_state=0, epochs=2))
-    line.fit(X, y)
-    report = evaluate(line, X, y)
-    expected = line[-1].score_samples(line[:-1].transform(X), y).mean()
+    line.fit(x, y)
+    report = evaluate(line, x, y)
+    expected = line[-1].score_samples(line[:-1].transform(x), y).mean()
     assert report.scores["log_likelihood"].value == pytest.approx(expected)
 
 
@@ -162,15 +161,15 @@ def test_copies_of_rows_in_groups_add_nothing():
 
 
 def test_baselines_beside_the_model(fitted):
-    model, X, y = fitted
-    train, test = (X[:300], y[:300]), (X[300:], y[300:])
+    model, x, y = fitted
+    train, test = (x[:300], y[:300]), (x[300:], y[300:])
     report = evaluate(model, *test, train=train)
     assert list(report.baselines) == ["linear", "marginal"]
     marginal = report.baselines["marginal"]
-    location, covariance = y[:300].mean().to_numpy(), np.cov(y[:300].to_numpy().T, ddof=0)
+    location, covariance = y[:300].to_numpy().mean(0), np.cov(y[:300].to_numpy().T, ddof=0)
     by_hand = torch.distributions.MultivariateNormal(
         torch.from_numpy(location), torch.from_numpy(covariance)
-    ).log_prob(torch.from_numpy(test[1].to_numpy()))
+    ).log_prob(torch.tensor(test[1].to_numpy()))
     assert marginal.scores["log_likelihood"].value == pytest.approx(by_hand.mean().item(), abs=0.05)
     gap = report.scores["log_likelihood"].value - marginal.scores["log_likelihood"].value
     assert marginal.gain.value == pytest.approx(gap, rel=1e-12)
@@ -205,7 +204,7 @@ def wrong_tests(report):
 
 
 def test_a_right_density_is_found_right():
-    report = evaluate(*gaussians(2000))
+    report = evaluate(*gaussians(2000, seed=1))
     assert not wrong_tests(report)
     first, second = report.verdict.splitlines()
     assert "its 90 % regions hold" in first
@@ -246,14 +245,13 @@ def test_a_lost_mode_is_found():
 
 
 def test_wrong_dependence_is_found_where_every_target_is_right():
-    density, x, y = gaussians(1500)
+    density, x, y = gaussians(1500, seed=1)
     covariance = torch.eye(2).double().expand(1500, 1, 2, 2)
     apart = GaussianMixture.from_covariances(density.weights, density.means, covariance)
     report = evaluate(apart, x, y)
     wrong = wrong_tests(report)
-    assert not {("y[0]", "bias"), ("y[0]", "spread"), ("y[1]", "spread")} & wrong
-    assert ("y[1] given those before it", "spread") in wrong
-    assert "the densities of y[1] given those before it are too wide" in report.verdict
+    assert wrong == {(JOINT, "shape")}
+    assert report.verdict.splitlines()[1].startswith("Too wide: joint 50 % regions hold 5")
 
 
 def test_the_worst_bin_is_named():
@@ -282,20 +280,20 @@ def test_too_few_rows_say_so():
 def test_a_right_density_fails_as_often_as_it_should():
     """Over 200 seeds, at 5 % after the correction: 2 to 9 %, and so for the worst bin."""
     reports = [evaluate(*gaussians(200, seed=seed), n_samples=59) for seed in range(200)]
-    assert 0.005 <= np.mean([bool(wrong_tests(report)) for report in reports]) <= 0.09
+    assert 0.02 <= np.mean([bool(wrong_tests(report)) for report in reports]) <= 0.09
     assert np.mean([report.bins.alarm for report in reports]) <= 0.09
     said = [report.verdict.splitlines()[1].startswith("No misc") for report in reports]
-    assert np.mean(said) > 0.8
+    assert np.mean(said) >= 0.88
 
 
 # Worst rows.
 
 
 def test_worst_rows_have_the_names_of_the_frame(fitted):
-    model, X, y = fitted
+    model, x, y = fitted
     y = y.copy()
     y.loc["id333", "lat"] = 40.0
-    report = evaluate(model, X[300:], y[300:])
+    report = evaluate(model, x[300:], y[300:])
     worst = report.worst_rows[0]
     assert (worst.label, worst.row) == ("id333", 33)
     assert worst.observed[0] == 40.0
@@ -304,7 +302,7 @@ def test_worst_rows_have_the_names_of_the_frame(fitted):
     assert values == sorted(values)
     light = np.ones(200)
     light[33] = 0.0
-    again = evaluate(model, X[300:], y[300:], sample_weight=light)
+    again = evaluate(model, x[300:], y[300:], sample_weight=light)
     assert again.worst_rows[0].label != "id333"
 
 
@@ -315,12 +313,12 @@ def test_worst_rows_have_the_names_of_the_frame(fitted):
     ("change", "error", "words"),
     [
         ({"y": lambda y: y[:-1]}, ShapeError, r"one distribution .* for each of 49 rows"),
-        ({"y": lambda y: y[:, :1]}, ShapeError, r"y has 1 column\(s\), but the densities are over 2"),
+        ({"y": lambda y: y[:, :1]}, ShapeError, r"y has 1 column\(s\), but the den"),
         ({"y": lambda y: y * math.nan}, ArgumentError, "y has no row that counts"),
         ({"y": lambda y: y / 0}, NotFiniteError, "y is"),
-        ({"model": lambda m: object()}, ArgumentError, "model is a object, but a fitted MDNReg"),
-        ({"model": lambda m: np.zeros((50, 2))}, ShapeError, r"draws \[S, n, D\] of n = 50"),
-        ({"model": lambda m: np.full((9, 50, 2), math.nan)}, ArgumentError, "has draws that are"),
+        ({"model": lambda _: object()}, ArgumentError, "model is a object, but a fitted MDNReg"),
+        ({"model": lambda _: np.zeros((50, 2))}, ShapeError, r"draws \[S, n, D\] of n = 50"),
+        ({"model": lambda _: np.full((9, 50, 2), math.nan)}, ArgumentError, "has draws that are"),
         ({"sample_weight": lambda _: [1.0]}, ShapeError, "sample_weight has shape"),
         ({"sample_weight": lambda _: -np.ones(50)}, NotFiniteError, "sample_weight is -1"),
         ({"groups": lambda _: [1, 2]}, ShapeError, "groups has shape"),
@@ -359,25 +357,28 @@ def test_a_network_needs_its_conditions(fitted):
 
 
 class Memory(BaseEstimator):
-    """Finds rows of the fit 10 nats likelier than others."""
+    """Gives rows of the fit far too narrow densities."""
 
-    def fit(self, X, y, sample_weight=None, groups=None):
-        self.seen_ = set(X[:, 0].tolist())
-        self.groups_ = None if groups is None else set(groups)
-        self.weights_ = sample_weight
+    def fit(self, x, y, sample_weight=None, groups=None):
+        assert groups is None or len(groups) == len(x) == len(sample_weight) == len(y)
+        self.seen_ = set(x[:, 0].tolist())
         return self
 
-    def predict_dist(self, X):
-        known = torch.tensor([value in self.seen_ for value in X[:, 0].tolist()])
-        means = torch.from_numpy(X[:, None, :1] + 0.01 * X[:, None, :1])
+    def predict_dist(self, x):
+        known = torch.tensor([value in self.seen_ for value in x[:, 0].tolist()])
+        means = torch.from_numpy(1.01 * x[:, None, :1])
         factor = torch.where(known, 10.0, 0.0).double()[:, None, None]
-        return GaussianMixture(torch.zeros(len(X), 1).double(), means, factor)
+        return GaussianMixture(torch.zeros(len(x), 1).double(), means, factor)
+
+
+def out_of_fold(x):
+    return -0.5 * math.log(2 * math.pi) - 0.5 * (0.01 * x) ** 2
 
 
 def test_every_row_is_out_of_fold():
     x = np.arange(40.0)[:, None]
     report = cross_evaluate(Memory(), x, x[:, 0], cv=4)
-    np.testing.assert_allclose(report.rows["log_likelihood"], -0.5 * math.log(2 * math.pi))
+    np.testing.assert_allclose(report.rows["log_likelihood"], out_of_fold(x[:, 0]))
     np.testing.assert_array_equal(report.rows["target"][:, 0], x[:, 0])
     assert report.n_rows == 40
     assert report.kind == "Memory"
@@ -387,7 +388,7 @@ def test_groups_stay_together():
     groups = np.repeat(np.arange(10), 4)
     x = groups[:, None].astype(float)
     report = cross_evaluate(Memory(), x, x[:, 0], cv=5, groups=groups, sample_weight=np.ones(40))
-    np.testing.assert_allclose(report.rows["log_likelihood"], -0.5 * math.log(2 * math.pi))
+    np.testing.assert_allclose(report.rows["log_likelihood"], out_of_fold(x[:, 0]))
     assert report.n_groups == 10
 
 
@@ -400,9 +401,9 @@ def test_rows_that_no_fold_tests_are_left_out():
 
 
 def test_a_regressor_out_of_fold(fitted):
-    _, X, y = fitted
+    _, x, y = fitted
     model = MDNRegressor(1, random_state=0, epochs=2, width=8, depth=1)
-    report = cross_evaluate(model, X, y, cv=2)
+    report = cross_evaluate(model, x, y, cv=2)
     assert report.n_rows == 500
     assert report.names == ("lat", "lon")
     assert not hasattr(model, "network_")

@@ -94,13 +94,13 @@ def test_pinball_losses_and_widths(judged):
 
 
 def test_the_energy_score_is_that_of_scoringrules_within_its_error():
-    mixture = mixtures(40)
+    mixture = mixtures(25)
     y = targets(mixture)
     few = np.stack([
         evaluate(mixture, None, y, n_samples=50, seed=seed).rows["energy_score"]
         for seed in range(12)
     ])  # fmt: skip
-    draws = mixture.sample((700,), generator=Generator().manual_seed(9)).numpy()
+    draws = mixture.sample((300,), generator=Generator().manual_seed(9)).numpy()
     many = scoringrules.es_ensemble(
         y.numpy(), draws.swapaxes(0, 1), estimator="fair", backend="numpy"
     )
@@ -150,7 +150,7 @@ def test_pit_is_the_distribution_function(judged):
     np.testing.assert_allclose(report.rows["rosenblatt"][:, 0], report.rows["pit"][:, 0])
 
 
-def whole(n=1500):
+def whole(n=400):
     base = mixtures(n, dimensions=2)
     return TransformedMixture(base, [Integer(), Integer(lower=0)])
 

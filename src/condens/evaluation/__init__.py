@@ -29,7 +29,7 @@ __all__ = [
     "tarp",
 ]
 
-# scipy is imported when a name is first used: the estimator needs `conformal` only.
+# scipy is imported when a name is first used: the estimator does without.
 if TYPE_CHECKING:
     from condens.evaluation.assessment import cross_evaluate, evaluate
     from condens.evaluation.comparison import Comparison, compare

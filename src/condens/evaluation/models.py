@@ -115,6 +115,13 @@ def read_source(
     train: tuple[Any, ...] | None = None,
 ) -> Source:
     """Return a model with its rows, checked; see `evaluate` for what may come."""
+    if train is not None and (not isinstance(train, tuple | list) or len(train) not in (2, 3)):
+        raise ArgumentError(
+            "train",
+            got=f"is a {type(train).__name__}",
+            expected="(X, y) or (X, y, sample_weight) was expected",
+            fix="Pass the rows that the model was fitted to.",
+        )
     model, X = _unwrapped(model, X)  # noqa: N806
     given = TargetColumns.of(y, "y", observed=False)
     labels = row_labels(X, y)
@@ -332,7 +339,8 @@ def _check_batch(distribution: Distribution, n_rows: int, words: Words) -> None:
             words.model,
             got=f"has batch shape {list(distribution.batch_shape)} and event shape "
             f"{list(distribution.event_shape)}",
-            expected=f"one distribution for each of {n_rows} rows of {words.target} was expected",
+            expected=f"one distribution over the targets for each of {n_rows} rows of "
+            f"{words.target} was expected",
             fix="Wrap the axis of the targets in torch.distributions.Independent(…, 1).",
         )
 
@@ -386,13 +394,6 @@ def _of_baselines(
 ) -> None:
     """Add the baselines that a model keeps from its fit, or fit them to `train`."""
     if train is not None:
-        if not isinstance(train, tuple | list) or len(train) not in (2, 3):
-            raise ArgumentError(
-                "train",
-                got=f"is a {type(train).__name__}",
-                expected="(X, y) or (X, y, sample_weight) was expected",
-                fix="Pass the rows that the model was fitted to.",
-            )
         rows = ready.read(*train)
         baselines = Baselines.fit(
             rows.condition, rows.target, rows.weights, ready.transforms, ready.categories
@@ -439,8 +440,9 @@ def _table_encoding(
 ) -> _Encoding:
     """Return X as a linear model reads a table; without `train` there is nothing to read by."""
     transforms = first.mixture.transforms if isinstance(first, MixtureForecast) else None
-    encodes = train is not None and X is not None
-    encoder = TableEncoder.fit(_table(train[0]), "train[0]") if train and encodes else None
+    encoder = None
+    if train is not None and X is not None:
+        encoder = TableEncoder.fit(_table(train[0]), "train[0]")
 
     def read(X: Any, y: Any, sample_weight: Any = None) -> Rows:  # noqa: N803
         target = order(y)

@@ -27,8 +27,10 @@ BIAS_THAT_MATTERS = 0.1
 FACTOR_THAT_MATTERS = 1.1
 # a distance between distribution functions,
 DISTANCE_THAT_MATTERS = 0.05
-# a coverage that is off.
+# a coverage that is off;
 COVERAGE_THAT_MATTERS = 0.03
+# and it is larger than chance below this corrected p-value.
+SIGNIFICANCE = 0.05
 # A bin is named if it is this many times worse than all rows.
 WORSE_IN_A_BIN = 1.5
 # Standard errors that make a difference.
@@ -104,7 +106,8 @@ class Report:
             what the log-likelihood would be, with its sign turned, if the model were right.
         targets: for each target `crps`, `rmse`, `mae` and `r2` of the mean, `pinball_0.5` and so
             on, and `width_0.9` and so on of central intervals.
-        coverage: of central intervals of each target, and of highest-density regions (`joint density`).
+        coverage: of central intervals of each target, and of highest-density regions, called
+            `joint density`.
         tests: of uniformity, corrected for their number (Holm).
         bins: calibration by bins of X and of the predicted spread.
         worst_rows: those that the model explains worst.
@@ -194,7 +197,7 @@ class Report:
 
     def _region_fault(self) -> Iterator[str]:
         """Yield the joint coverage that is furthest off, if the regions fail their test."""
-        if not any(test.subject == JOINT and test.adjusted < 0.05 for test in self.tests):
+        if not any(test.subject == JOINT and test.adjusted < SIGNIFICANCE for test in self.tests):
             return
         off = [one for one in self.coverage if one.subject == JOINT and not one.is_expected]
         one = max(off, key=lambda each: abs(each.observed - each.coverage), default=None)
@@ -515,9 +518,14 @@ def _expected(one: Coverage) -> str:
 
 
 def _fault(test: Test) -> tuple[str, float] | None:
-    """Return a test's effect in words and in units of what matters, if it does."""
+    """Return a test's effect in words and in units of what matters, if it does.
+
+    It has to be larger than chance, after the correction, and large enough to matter.
+    """
+    if not test.adjusted < SIGNIFICANCE:
+        return None
     interval = f"({test.lower:.2f} to {test.upper:.2f})"
-    if test.name == "bias" and not test.lower <= 0 <= test.upper:
+    if test.name == "bias":
         side = "low" if test.effect > 0 else "high"
         size = abs(test.effect) / BIAS_THAT_MATTERS
         ends = sorted((abs(test.lower), abs(test.upper)))
@@ -525,7 +533,7 @@ def _fault(test: Test) -> tuple[str, float] | None:
             f"Biased: {test.subject} is predicted too {side}, by {abs(test.effect):.2f} "
             f"({ends[0]:.2f} to {ends[1]:.2f}) predicted standard deviations."
         )
-    elif test.name == "spread" and not test.lower <= 1 <= test.upper and test.effect > 0:
+    elif test.name == "spread" and test.effect > 0:
         narrow = test.effect > 1
         size = abs(math.log(test.effect)) / math.log(FACTOR_THAT_MATTERS)
         factor, *ends = (
@@ -538,13 +546,13 @@ def _fault(test: Test) -> tuple[str, float] | None:
             f"{words[0]}: the densities of {test.subject} are too {words[1]}, by a factor of "
             f"{factor:.2f} ({ends[0]:.2f} to {ends[1]:.2f})."
         )
-    elif test.name == "shape" and test.adjusted < 0.05:
+    elif test.name == "shape":
         size = test.lower / DISTANCE_THAT_MATTERS
         text = (
             f"Wrong in shape: the distribution function of {test.subject} is off by "
             f"{test.effect:.2f} {interval}."
         )
-    elif test.name == "coverage" and test.adjusted < 0.05:
+    elif test.name == "coverage":
         size = abs(test.effect - BIN_COVERAGE) / COVERAGE_THAT_MATTERS
         what = "narrow" if test.effect < BIN_COVERAGE else "wide"
         text = (
