@@ -108,6 +108,7 @@ ROWS = (
             "checks",
             "conversions",
             "dimensions",
+            "entropies",
             "gaussian",
             "low_rank",
             "transformed",

@@ -18,7 +18,7 @@ from torch import Generator, Tensor, nn
 
 from condens.data import Rows, TableEncoder, TableLike
 from condens.data.frames import is_frame
-from condens.distributions import Mixture, checks
+from condens.distributions import Entropies, Mixture, checks
 from condens.errors import (
     ArgumentError,
     ModelFileError,
@@ -393,6 +393,23 @@ class MDNRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         """Draw targets, [S, n] or [S, n, D]."""
         count = as_whole("n_samples", n_samples, 1, fix="Pass 1000, for instance.")
         return self._predictions(X).samples(count, draw_seed(random_state))
+
+    def predict_entropy(
+        self,
+        X: TableLike,  # noqa: N803
+        n_samples: int = 1000,
+        random_state: int | np.random.RandomState | None = None,
+    ) -> Entropies:
+        """Estimate what each density leaves open, in nats, with standard errors.
+
+        `total` is the sum of `aleatoric`, the mean entropy of the members, and `epistemic`, what
+        they disagree about: where it is high, more training rows would help. Each is an
+        `Estimate(value, standard_error)` of tensors [n]. With `n_members=1` the epistemic part is
+        0 by definition. See `condens.distributions.Entropies`.
+        """
+        generator = Generator().manual_seed(draw_seed(random_state))
+        found = self._predictions(X)
+        return found.network.entropies(found.condition, n_samples=n_samples, generator=generator)
 
     def novelty(self, X: TableLike) -> Array:  # noqa: N803
         """Return how unfamiliar each row of X is [n], whatever its columns' ranges.
