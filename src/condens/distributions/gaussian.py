@@ -28,10 +28,12 @@ from condens.functional import algebra, estimates, mixture, nll, sampling, trian
 from condens.functional import modes as mode_search
 from condens.functional.algebra import Parameters
 from condens.functional.estimates import Estimate
+from condens.functional.fused import log_density
 from condens.functional.missing import partial_log_prob
 from condens.functional.modes import Modes
 from condens.functional.normal import LOG_2PI
 from condens.functional.precision import widen
+from condens.functional.rosenblatt import rosenblatt
 from condens.functional.tracing import anywhere, traceable
 
 
@@ -206,8 +208,16 @@ class GaussianMixture(Mixture):
 
     # Density and samples.
 
+    def log_prob(self, value: Numbers) -> Tensor:
+        return log_density(self._event(value), *self.parameters)
+
     def observed_log_prob(self, value: Numbers) -> Tensor:
         return partial_log_prob(self._event(value, allow_nan=True), *self.parameters)
+
+    def _rosenblatt(self, value: Tensor, generator: Generator | None) -> Tensor:  # noqa: ARG002
+        logits, means, factors = widen(*self.parameters)
+        root = triangular.inverse_factors(factors, self.dimensions)
+        return rosenblatt(widen(value), logits, means, root)
 
     def _sample(self, shape: tuple[int, ...], generator: Generator | None) -> Tensor:
         return sampling.sample(*self.parameters, shape, generator=generator)

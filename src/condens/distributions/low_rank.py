@@ -18,6 +18,7 @@ from condens.functional.low_rank import algebra
 from condens.functional.low_rank import mixture as low_rank
 from condens.functional.low_rank.algebra import Parameters
 from condens.functional.precision import widen
+from condens.functional.rosenblatt import rosenblatt
 from condens.functional.tracing import traceable
 
 
@@ -139,6 +140,10 @@ class LowRankMixture(Mixture):
 
     def observed_log_prob(self, value: Numbers) -> Tensor:
         return low_rank.partial_log_prob(self._event(value, allow_nan=True), *self.parameters)
+
+    def _rosenblatt(self, value: Tensor, generator: Generator | None) -> Tensor:  # noqa: ARG002
+        logits, means, log_scales, loadings = widen(*self.parameters)
+        return rosenblatt(widen(value), logits, means, loadings, log_scales)
 
     def _sample(self, shape: tuple[int, ...], generator: Generator | None) -> Tensor:
         return low_rank.sample(*self.parameters, shape, generator=generator)

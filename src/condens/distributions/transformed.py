@@ -20,6 +20,7 @@ from condens.functional import algebra, boxes, estimates, mixture, pushforward
 from condens.functional import modes as mode_search
 from condens.functional.algebra import Parameters
 from condens.functional.estimates import Estimate
+from condens.functional.fused import log_density
 from condens.functional.missing import partial_log_prob
 from condens.functional.modes import Modes
 from condens.functional.precision import widen
@@ -182,7 +183,15 @@ class TransformedMixture(Mixture):
     # Density and samples.
 
     def log_prob(self, value: Numbers) -> Tensor:
-        return mixture.log_total(self._joint(value, self.parameters)).to(self.dtype)
+        if self._discrete:
+            return mixture.log_total(self._joint(value, self.parameters)).to(self.dtype)
+        columns, inside = self._columns(widen(self._event(value)))
+        density = log_density(
+            self._points(columns, range(self.dimensions)), *widen(*self.parameters)
+        )
+        slopes = [transform.log_slope(columns[d]) for d, transform in enumerate(self.transforms)]
+        density = density + torch.stack(slopes).sum(0)
+        return torch.where(inside.all(-1), density, -torch.inf).to(self.dtype)
 
     def component_log_prob(self, value: Numbers) -> Tensor:
         even = self.parameters._replace(logits=torch.zeros_like(self.logits))
@@ -227,6 +236,64 @@ class TransformedMixture(Mixture):
             if len(dims):
                 result[rows] = wide[rows].marginal(dims).log_prob(value[rows][:, dims])
         return result
+
+    def _rosenblatt(self, value: Tensor, generator: Generator | None) -> Tensor:
+        if self._discrete:
+            return self._discrete_rosenblatt(widen(value), generator)
+        pairs = zip(self.transforms, value.unbind(-1), strict=True)
+        return self.base._rosenblatt(torch.stack([t.threshold(y) for t, y in pairs], -1), generator)
+
+    def _discrete_rosenblatt(self, value: Tensor, generator: Generator | None) -> Tensor:
+        """Return u of each dimension given the cells and points of those before."""
+        options: dict[str, Any] = {"dtype": value.dtype, "device": value.device}
+        uniform = torch.rand(value.shape, generator=generator, **options)
+        result, observed = torch.full_like(value, torch.nan), ~value.isnan()
+        wide = self.expand(value.shape[:-1])
+        columns, inside = self._columns(value)
+        # Rows in which the same dimensions are known, and the same follow from them.
+        kind = observed.to(torch.int64) + (observed & inside).to(torch.int64)
+        for pattern in kind.unique(dim=0) if len(value) else ():
+            rows = (kind == pattern).all(-1)
+            part = wide[rows]
+            given = {d: column[rows] for d, column in columns.items()}
+            for d in (pattern > 0).nonzero().flatten().tolist():
+                before = [b for b in range(d) if pattern[b] == 2]
+                ends = self.transforms[d].ends(value[rows, d])
+                parts = part._log_parts(given, before, d, *ends)
+                lost = parts.isneginf().all(0)
+                if bool(lost.any()):  # what came before is beyond all numbers, and says nothing
+                    parts = torch.where(lost, part._log_parts(given, [], d, *ends), parts)
+                shares = torch.softmax(parts, 0)
+                result[rows, d] = shares[0] + uniform[rows, d] * shares[1]
+        return result
+
+    def _log_parts(
+        self,
+        given: Mapping[int, Tensor],
+        before: Sequence[int],
+        dim: int,
+        lower: Tensor,
+        upper: Tensor,
+        width: Tensor,
+    ) -> Tensor:
+        """Return log P(X_dim < lower), that of the interval and that above, given others [3, R]."""
+        points, whole = self._kinds(before)
+        logits, means, factors = widen(*self.parameters)
+        parameters = algebra.marginal(logits, means, factors, [*before, dim])
+        if points:
+            places = [before.index(d) for d in points]
+            parameters = algebra.condition(*parameters, places, self._points(given, points))
+        cells = self._cells(given, whole) if whole else {}
+        end = torch.full_like(lower, torch.inf)
+        found = []
+        for interval in ((-end, lower, end), (lower, upper, width), (upper, end, end)):
+            box = {
+                name: torch.cat([cells[name], part[..., None]], -1) if whole else part[..., None]
+                for name, part in zip(("lower", "upper", "width"), interval, strict=True)
+            }
+            each = boxes.box_log_prob(means=parameters.means, factors=parameters.factors, **box)
+            found.append(mixture.log_total(torch.log_softmax(parameters.logits, -1) + each))
+        return torch.stack(found)
 
     def _sample(self, shape: tuple[int, ...], generator: Generator | None) -> Tensor:
         return self._from_real(self.base._sample(shape, generator))

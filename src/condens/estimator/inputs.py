@@ -13,14 +13,12 @@ from sklearn.model_selection import GroupShuffleSplit
 from torch import Tensor
 
 from condens.data import Rows, Table, TableEncoder, TableLike, TargetColumns
-from condens.data.arrays import dense
+from condens.data.groups import Groups, number_groups
 from condens.data.table import in_order
 from condens.errors import ArgumentError, ShapeError, TargetTransformWarning, TargetWarning
 from condens.estimator.construction import Splitter, choose_transforms, requested_transforms
 from condens.persistence.header import reason
 from condens.transforms import Transform, choice
-
-Groups = NDArray[Any]
 
 NAMES = ("X", "y", "sample_weight")
 VALIDATION_NAMES = ("validation_data[0]", "validation_data[1]", "validation_data[2]")
@@ -169,24 +167,6 @@ def caller_level() -> int:
 # Rows held out for validation and calibration.
 
 
-def read_groups(groups: ArrayLike, n_rows: int) -> Groups:
-    """Return the group of each row [n]."""
-    given = dense(groups, "groups").cpu() if isinstance(groups, Tensor) else groups
-    try:
-        array: Groups = np.asarray(given)
-        shape = f"shape {list(array.shape)}"
-    except ValueError:
-        array, shape = np.empty(0), "entries of different lengths"
-    if array.shape != (n_rows,):
-        raise ShapeError(
-            "groups",
-            got=f"has {shape}",
-            expected=f"there are {n_rows} rows",
-            fix="Pass one group a row.",
-        )
-    return array
-
-
 class Division(NamedTuple):
     """The rows of a fit, divided; `rows_left_out` were not observed, or no part of a split.
 
@@ -199,16 +179,6 @@ class Division(NamedTuple):
     calibration: Rows | None
     rows_left_out: int
     calibration_groups: Tensor | None = None
-
-
-def number_groups(groups: Groups) -> Tensor:
-    """Return the numbers of groups, which may be of any kind.
-
-    >>> number_groups(np.array(["b", None, "b", 3], dtype=object))
-    tensor([0, 1, 0, 2])
-    """
-    numbers: dict[Any, int] = {}
-    return torch.tensor([numbers.setdefault(group, len(numbers)) for group in groups.tolist()])
 
 
 def divide(

@@ -18,6 +18,7 @@ from torch import Generator, Tensor, nn
 
 from condens.data import Rows, TableEncoder, TableLike
 from condens.data.frames import is_frame
+from condens.data.groups import number_groups, read_groups
 from condens.distributions import Entropies, Mixture, checks
 from condens.errors import (
     ArgumentError,
@@ -42,8 +43,6 @@ from condens.estimator.inputs import (
     Inputs,
     caller_level,
     divide,
-    number_groups,
-    read_groups,
 )
 from condens.estimator.predictions import Array, Predictions, draw_seed
 from condens.evaluation.baselines import Baselines

@@ -1,7 +1,50 @@
 """How good a density is, and how far it may be trusted."""
 
+from typing import TYPE_CHECKING
+
 from condens.evaluation.baselines import Baselines
 from condens.evaluation.conformal import Calibration, Region
 from condens.evaluation.novelty import Novelty
 
-__all__ = ["Baselines", "Calibration", "Novelty", "Region"]
+__all__ = [
+    "Baselines",
+    "Calibration",
+    "Comparison",
+    "Novelty",
+    "Region",
+    "Report",
+    "Score",
+    "compare",
+    "cross_evaluate",
+    "evaluate",
+]
+
+# scipy is imported when a name is first used: the estimator does without.
+if TYPE_CHECKING:
+    from condens.evaluation.assessment import cross_evaluate, evaluate
+    from condens.evaluation.comparison import Comparison, compare
+    from condens.evaluation.report import Report
+    from condens.evaluation.statistics import Score
+else:
+
+    def __getattr__(name):
+        """Import a public name when it is first used."""
+        if name not in __all__:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        from condens.laziness import importing
+
+        try:
+            with importing:
+                from condens.evaluation import assessment, comparison, report, statistics
+        except ModuleNotFoundError as error:
+            if (error.name or "").partition(".")[0] not in ("scipy", "sklearn"):
+                raise
+            raise ImportError(
+                f"{name} needs {error.name}. Install it: pip install 'condens[evaluation]'."
+            ) from error
+        modules = (assessment, comparison, report, statistics)
+        return next(getattr(module, name) for module in modules if hasattr(module, name))
+
+    def __dir__():
+        """Return the public names, imported or not."""
+        return [*__all__]

@@ -13,6 +13,9 @@ from condens.functional.precision import widen
 from condens.functional.sampling import sample_components
 from condens.functional.triangular import inverse_factors, log_determinant, log_diagonal
 
+# What equal log densities may differ by, relative to 1 + their size.
+_LEVEL_SLACK = 1e-9
+
 
 class Estimate(NamedTuple):
     """An estimate and its standard error; an error of zero says that the value is exact."""
@@ -143,6 +146,25 @@ def gaussian_kl(loc: Tensor, factor: Tensor, other_loc: Tensor, other_upper: Ten
     shift = (other_upper @ (other_loc - loc).unsqueeze(-1)).square().sum((-1, -2))
     log_ratio = log_determinant(factor, dimensions) - log_diagonal(other_upper)
     return (0.5 * (stretch + shift - dimensions) + log_ratio).to(dtype)
+
+
+def hpd_coverage(level: Tensor, levels: Tensor, uniform: Tensor) -> Tensor:
+    """Return the coverage of the highest-density region through a point of log density `level`.
+
+    u = (draws above + v·(1 + draws level with it))/(N + 1)
+
+    by the log densities of N independent draws and v uniform on [0, 1): for a point that is itself
+    a draw, its place among N + 1 is random and u is uniform, whatever N. Levels that differ by no
+    more than rounding count as equal. Shapes: level [...], levels [N, ...], uniform [...] → [...].
+
+    >>> hpd_coverage(torch.tensor(-1.0), torch.tensor([-3.0, -2.0, -0.5]), torch.tensor(0.5))
+    tensor(0.3750)
+    """
+    slack = _LEVEL_SLACK * (1 + level.abs())
+    slack = torch.where(level.isinf(), 0.0, slack)
+    above = (levels > level + slack).sum(0)
+    equal = (levels >= level - slack).sum(0) - above
+    return (above + uniform * (1 + equal)) / (len(levels) + 1)
 
 
 def hpd_threshold(levels: Tensor, coverage: float) -> Estimate:

@@ -15,10 +15,11 @@ from torch import Tensor
 
 from condens.functional.losses import weighted_sum
 from condens.functional.mixture import log_prob
+from condens.functional.precision import widen
 from condens.functional.shapes import check_mixture
 from condens.kernels import eager, native
 from condens.kernels.checks import Rows, as_rows, check, check_weights, fits
-from condens.kernels.choice import choose, watched
+from condens.kernels.choice import choose, traced, watched
 
 
 def nll(target: Tensor, logits: Tensor, means: Tensor, factors: Tensor) -> Tensor:
@@ -42,6 +43,44 @@ def nll(target: Tensor, logits: Tensor, means: Tensor, factors: Tensor) -> Tenso
         # Beyond the precision of eager's sums: plain autograd, in double, holds more.
         return _plain(*inputs)
     return each.reshape(target.shape[:-1])
+
+
+def log_density(target: Tensor, logits: Tensor, means: Tensor, factors: Tensor) -> Tensor:
+    """Return `mixture.log_prob`, by the kernel where no gradient is asked for.
+
+    For many points of each mixture: they share its parameters, which are not copied. Always in
+    double precision. Shapes: target [..., *batch, D] → [..., *batch].
+
+    >>> one = torch.zeros(1, 1)
+    >>> log_density(torch.zeros(3, 1), torch.zeros(1), means=one, factors=one)
+    tensor([-0.9189, -0.9189, -0.9189])
+    """
+    inputs = (target, logits, means, factors)
+    batch = means.shape[:-2]
+    lead = target.dim() - 1 - len(batch)
+    if (
+        (torch.is_grad_enabled() and any(tensor.requires_grad for tensor in inputs))
+        or traced(means)
+        or not logits.shape[:-1] == factors.shape[:-2] == batch == target.shape[max(lead, 0) : -1]
+        or not target.numel()
+        or choose(widen(means[..., :0])) is not native
+    ):
+        return log_prob(*inputs)
+    count = batch.numel()
+    points, *mixture = widen(*(tensor.detach() for tensor in inputs))
+    points = points.reshape(-1, count, points.shape[-1])
+    rows = [t.reshape(count, *t.shape[len(batch) :]) for t in mixture]
+    if len(points) <= count:
+        each = [native.forward(Rows(some, *rows))[0] for some in points]
+        found = torch.stack(each).neg()
+    else:
+        shared = [[t[i].expand(len(points), *t.shape[1:]) for t in rows] for i in range(count)]
+        pairs = zip(points.unbind(1), shared, strict=True)
+        each = [native.forward(Rows(some, *one))[0] for some, one in pairs]
+        found = torch.stack(each, 1).neg()
+    if not bool(found.isfinite().all()):  # the kernel's energies end a little earlier
+        return log_prob(*inputs)
+    return found.reshape(target.shape[:-1]).to(means.dtype)
 
 
 def loss(

@@ -104,6 +104,11 @@ class Transform(ABC):
         beyond = torch.where(below, -torch.inf, torch.where(y.isnan(), torch.nan, torch.inf))
         return torch.where(inside, x, beyond)
 
+    def ends(self, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the real x of {Y < y} = {X < x}, that of {Y ≤ y}, and the distance of the two."""
+        x = self.threshold(y)
+        return x, x, torch.zeros_like(x)
+
     def nearest(self, y: Tensor) -> Tensor:
         """Return the nearest value in the support, in the dtype that comes."""
         ends = torch.tensor([-torch.inf, torch.inf], dtype=torch.float64)

@@ -308,6 +308,13 @@ class Integer(Transform):
         """Return the upper end of the cell of ⌊y⌋; −inf below the bound."""
         return self._above(widen(y).floor())
 
+    def ends(self, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the ends of the cell of y and its width; of other numbers the same end twice."""
+        y = widen(y)
+        lower, upper, inside = self._above(y.ceil() - 1), self.threshold(y), self.contains(y)
+        width = self.cell_width(torch.where(inside, y, 1.0 + (self.lower or 0)))
+        return lower, upper, torch.where(inside, width, 0.0)
+
     def nearest(self, y: Tensor) -> Tensor:
         """Return the value itself, or the largest number in place of infinity."""
         largest = torch.finfo(y.dtype).max

@@ -1,0 +1,454 @@
+"""`evaluate` and `cross_evaluate`: from a model and rows to a `Report`."""
+
+import math
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike
+from torch import Generator
+
+from condens.data import TableLike
+from condens.data.groups import number_groups, read_groups
+from condens.errors import ArgumentError
+from condens.evaluation import calibration
+from condens.evaluation.forecasts import MixtureForecast
+from condens.evaluation.models import (
+    Model,
+    Source,
+    columns_of,
+    read_source,
+    read_weights,
+    row_labels,
+)
+from condens.evaluation.report import BIN_COVERAGE, JOINT, Baseline, Report, WorstRow
+from condens.evaluation.scores import Questions, RowScores, rows_per_block, score
+from condens.evaluation.statistics import (
+    Array,
+    Integers,
+    Score,
+    explained_variance,
+    root,
+    weighted_mean,
+)
+from condens.progress import Progress
+from condens.scalars import as_real, as_whole
+
+COVERAGES = (0.5, 0.8, 0.9, 0.95)
+QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
+N_SAMPLES = 199
+# Rows listed as the worst,
+N_WORST = 10
+# and columns that calibration is looked at by, at most.
+MAX_BIN_COLUMNS = 100
+
+
+def evaluate(
+    model: Model,
+    X: TableLike | None,  # noqa: N803
+    y: TableLike,
+    *,
+    sample_weight: ArrayLike | None = None,
+    groups: ArrayLike | None = None,
+    train: tuple[TableLike, TableLike]
+    | tuple[TableLike, TableLike, ArrayLike | None]
+    | None = None,
+    coverages: Sequence[float] = COVERAGES,
+    quantiles: Sequence[float] = QUANTILES,
+    n_samples: int = N_SAMPLES,
+    seed: int = 0,
+    progress: bool | None = None,
+) -> Report:
+    """Judge predicted densities by rows that the model was not fitted to.
+
+    Args:
+        model: a fitted `MDNRegressor` (also at the end of a pipeline or a search), any
+            `DensityNetwork`, mixtures or torch distributions with batch shape [n], draws
+            [S, n, D], a posterior of sbi or of `condens.inference`, a fitted NGBoost model or
+            what it predicts.
+        X: [n, C]; None where the densities are given.
+        y: [n] or [n, D]; NaN was not observed, and counts by the exact marginal of the others.
+        sample_weight: [n].
+        groups: the group of each row [n]; standard errors are then those of groups.
+        train: (X, y), or (X, y, sample_weight), that the model was fitted to, for baselines. A
+            fitted `MDNRegressor` has its own.
+        coverages: of intervals and regions.
+        quantiles: whose pinball loss is reported.
+        n_samples: draws for each row, on which HPD ranks, entropy and energy score rest.
+        seed: of the draws.
+        progress: show a line after a second; by default where stderr is a terminal.
+
+    >>> from condens import GaussianMixture
+    >>> means = torch.randn(500, 1, 2, generator=Generator().manual_seed(0))
+    >>> densities = GaussianMixture(torch.zeros(500, 1), means, torch.zeros(500, 1, 3))
+    >>> y = densities.sample(generator=Generator().manual_seed(2))
+    >>> report = evaluate(densities, None, y)
+    >>> print(report.verdict)
+    The mean log-likelihood is ... nats a row; its 90 % regions hold ... % (expected 87–93).
+    No miscalibration large enough to matter was found.
+    """
+    questions = _questions(coverages, quantiles, n_samples)
+    seed = as_whole("seed", seed, 0, fix="Pass 0, for instance.")
+    source = read_source(model, X, y, sample_weight, train=train)
+    clusters = read_clusters(groups, len(source))
+    weights = None if source.weights is None else source.weights.numpy()
+    check_observed(source, weights)
+    rows = RowScores(source.shape, weights, clusters)
+    baselines: dict[str, RowScores] = {}
+    with Progress("evaluating", len(source), progress) as line:
+        _score(source, np.arange(len(source)), rows, baselines, questions, seed, line)
+    return summarise(source, rows, baselines, questions)
+
+
+class Estimator(Protocol):
+    """What `cross_evaluate` fits: an estimator of scikit-learn with densities."""
+
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        """Return the parameters."""
+        ...
+
+
+def cross_evaluate(
+    estimator: Estimator,
+    X: TableLike,  # noqa: N803
+    y: TableLike,
+    *,
+    cv: Any = 5,
+    sample_weight: ArrayLike | None = None,
+    groups: ArrayLike | None = None,
+    coverages: Sequence[float] = COVERAGES,
+    quantiles: Sequence[float] = QUANTILES,
+    n_samples: int = N_SAMPLES,
+    seed: int = 0,
+    progress: bool | None = None,
+) -> Report:
+    """Judge an estimator by rows out of fold: each by a clone fitted to the other folds.
+
+    Args:
+        estimator: an `MDNRegressor`, or anything with `fit` that `evaluate` takes when fitted.
+        X, y: as in `evaluate`.
+        cv: a number of folds, shuffled by `seed`, or a splitter of scikit-learn. Rows that it
+            never tests are left out.
+        sample_weight: [n], in the fits and in the scores.
+        groups: [n]; whole groups are held out, and standard errors are those of groups.
+        coverages, quantiles, n_samples, seed, progress: as in `evaluate`.
+    """
+    from sklearn.base import clone
+    from sklearn.model_selection import GroupKFold, KFold
+    from sklearn.utils import _safe_indexing
+
+    questions = _questions(coverages, quantiles, n_samples)
+    seed = as_whole("seed", seed, 0, fix="Pass 0, for instance.")
+    count = len(y)  # type: ignore[arg-type]
+    labels = None if groups is None else read_groups(groups, count)
+    if isinstance(cv, int):
+        folds = as_whole("cv", cv, 2, fix="Pass 5, for instance.")
+        cv = (
+            KFold(folds, shuffle=True, random_state=seed)
+            if labels is None
+            else GroupKFold(folds, shuffle=True, random_state=seed)
+        )
+    clusters = read_clusters(groups, count)
+    whole: Source | None = None
+    rows: RowScores | None = None
+    baselines: dict[str, RowScores] = {}
+    tested = np.zeros(count, dtype=bool)
+    splits = list(cv.split(np.zeros(count), None, labels))
+    with Progress("cross-evaluating", len(splits) * count, progress) as line:
+        for number, (fit, test) in enumerate(splits):
+            options: dict[str, Any] = {}
+            if sample_weight is not None:
+                options["sample_weight"] = np.asarray(sample_weight)[fit]
+            if labels is not None and _takes_groups(estimator):
+                options["groups"] = labels[fit]
+            fitted = clone(estimator)
+            fitted.fit(_safe_indexing(X, fit), _safe_indexing(y, fit), **options)
+            line.advance(count - len(test))
+            some = None if sample_weight is None else np.asarray(sample_weight)[test]
+            source = read_source(fitted, _safe_indexing(X, test), _safe_indexing(y, test), some)
+            if whole is None or rows is None:
+                whole = _empty(source, estimator, X, y, sample_weight)
+                rows = RowScores(
+                    whole.shape,
+                    None if whole.weights is None else whole.weights.numpy(),
+                    clusters,
+                )
+            whole.target[test] = source.target
+            tested[test] = True
+            _score(source, test, rows, baselines, questions, seed + number, line)
+    if whole is None or rows is None:
+        raise ArgumentError("cv", got="has no folds", expected="some were expected", fix="Pass 5.")
+    if not tested.all():
+        whole.left_out[f"{int((~tested).sum())} rows"] = "the splitter never tests them"
+    return summarise(whole, rows, baselines, questions)
+
+
+def _empty(
+    source: Source,
+    estimator: Any,
+    X: Any,  # noqa: N803
+    y: Any,
+    sample_weight: Any,
+) -> Source:
+    """Return a source of all rows, with what is the same in every fold, and no targets yet."""
+    count = len(y)
+    left_out = dict(source.left_out)
+    return Source(
+        type(estimator).__name__,
+        source.forecast,
+        torch.full((count, source.target.shape[1]), math.nan, dtype=torch.float64),
+        read_weights(sample_weight, count),
+        source.names,
+        columns_of(X, count, left_out),
+        row_labels(X, y),
+        left_out=left_out,
+    )
+
+
+def _takes_groups(estimator: Any) -> bool:
+    from inspect import signature
+
+    return "groups" in signature(estimator.fit).parameters
+
+
+def _questions(coverages: Any, quantiles: Any, n_samples: Any) -> Questions:
+    def fractions(name: str, values: Any) -> tuple[float, ...]:
+        given = [values] if isinstance(values, int | float) else list(values)
+        return tuple(
+            as_real(
+                f"{name}[{place}]",
+                value,
+                "a number between 0 and 1 was expected",
+                lambda number: 0 < number < 1,
+                fix="Pass 0.9 for 90 %.",
+            )
+            for place, value in enumerate(given)
+        )
+
+    count = as_whole("n_samples", n_samples, 2, fix="Pass 199, for instance.")
+    return Questions(fractions("coverages", coverages), fractions("quantiles", quantiles), count)
+
+
+def read_clusters(groups: Any, n_rows: int) -> Integers | None:
+    """Return the numbers of the rows' groups [n]."""
+    return None if groups is None else number_groups(read_groups(groups, n_rows)).numpy()
+
+
+def check_observed(source: Source, weights: Array | None) -> None:
+    """Refuse rows of which none counts."""
+    useful = ~source.target.isnan().all(1).numpy()
+    if weights is not None:
+        useful &= weights > 0
+    if not useful.any():
+        raise ArgumentError(
+            "y",
+            got="has no row that counts",
+            expected="at least one is needed",
+            fix="Pass rows with an observed target and a weight above zero.",
+        )
+
+
+def _score(
+    source: Source,
+    places: Integers,
+    rows: RowScores,
+    baselines: dict[str, RowScores],
+    questions: Questions,
+    seed: int,
+    line: Progress,
+) -> None:
+    """Score the rows of a source, which are those at `places` in `rows`."""
+    count, dimensions = source.target.shape
+    size = rows_per_block(questions.n_samples, dimensions, source.n_components)
+    generator = Generator().manual_seed(seed)
+    for block in torch.arange(count).split(count if source.whole else size):
+        target, place = source.target[block], places[block.numpy()]
+        answers = score(source.forecast(block), target, questions, generator)
+        if source.mean is not None:
+            answers["mean"] = source.mean[block].masked_fill(target.isnan(), math.nan)
+        rows.put(place, answers)
+        for name, mixture in (source.baselines(block) if source.baselines else {}).items():
+            if name not in baselines:
+                baselines[name] = RowScores(rows.shape, rows.weights, rows.groups)
+            brief = score(MixtureForecast(mixture), target, questions, generator, brief=True)
+            baselines[name].put(place, brief)
+        line.advance(len(block))
+
+
+def summarise(
+    source: Source, rows: RowScores, baselines: dict[str, RowScores], questions: Questions
+) -> Report:
+    """Return the report of rows that have been scored."""
+    target, values = source.target.numpy(), rows.values
+    weights, groups, left_out = rows.weights, rows.groups, dict(source.left_out)
+    if "log_likelihood" not in values:
+        left_out["log_likelihood, entropy, coverage of regions"] = (
+            f"{source.kind} has no density here, only draws"
+        )
+    if "rosenblatt" not in values:
+        left_out["Rosenblatt transform"] = f"{source.kind} has no conditional distributions"
+    observed = ~np.isnan(target).all(1)
+    counted = observed if weights is None else observed & (weights > 0)
+    tests, coverage = _calibration(source, rows, questions, left_out)
+    return Report(
+        kind=source.kind,
+        names=source.names,
+        n_rows=int(counted.sum()),
+        n_groups=None if groups is None else len(np.unique(groups[counted])),
+        coverages=questions.coverages,
+        quantiles=questions.quantiles,
+        scores=_joint_scores(rows),
+        targets=_target_scores(source, rows, target, questions, left_out),
+        coverage=coverage,
+        tests=tests,
+        bins=_bins(source, rows, left_out),
+        worst_rows=_worst(source, rows, target, counted),
+        baselines={
+            name: Baseline(
+                _joint_scores(one),
+                _target_scores(source, one, target, None, {}),
+                _gain(rows, one),
+            )
+            for name, one in baselines.items()
+        },
+        rows={"target": target, **values},
+        weights=weights,
+        left_out=left_out,
+    )
+
+
+def _joint_scores(rows: RowScores) -> dict[str, Score]:
+    names = ("log_likelihood", "energy_score", "entropy")
+    return {
+        name: weighted_mean(rows.values[name], rows.weights, rows.groups)
+        for name in names
+        if name in rows.values
+    }
+
+
+def _gain(rows: RowScores, other: RowScores) -> Score | None:
+    """Return the mean difference of the log-likelihoods, row by row."""
+    if "log_likelihood" not in rows.values:
+        return None
+    with np.errstate(invalid="ignore"):
+        difference = rows.values["log_likelihood"] - other.values["log_likelihood"]
+    return weighted_mean(difference, rows.weights, rows.groups)
+
+
+def _target_scores(
+    source: Source,
+    rows: RowScores,
+    target: Array,
+    questions: Questions | None,
+    left_out: dict[str, str],
+) -> dict[str, dict[str, Score]]:
+    """Return the scores of each target; with questions, pinball losses and widths too."""
+    found: dict[str, dict[str, Score]] = {}
+    for dim, name in enumerate(source.names):
+        y, mean = target[:, dim], rows.values["mean"][:, dim]
+        with np.errstate(over="ignore"):
+            error = np.minimum(np.abs(y - mean), np.sqrt(np.finfo(np.float64).max))
+            squared = error**2
+        about = (rows.weights, rows.groups)
+        scores = {
+            "crps": weighted_mean(rows.values["crps"][:, dim], *about),
+            "rmse": root(weighted_mean(squared, *about)),
+            "mae": weighted_mean(error, *about),
+            "r2": explained_variance(y, mean, *about),
+        }
+        if math.isnan(scores["r2"].value):
+            del scores["r2"]
+            left_out[f"r2 of {name}"] = "its observed values are constant"
+        if questions is not None:
+            for place, level in enumerate(questions.quantiles):
+                scores[f"pinball_{level:g}"] = rows.pinball.score(dim, place)
+            for place, level in enumerate(questions.coverages):
+                scores[f"width_{level:g}"] = rows.width.score(dim, place)
+        found[name] = scores
+    return found
+
+
+def _calibration(
+    source: Source, rows: RowScores, questions: Questions, left_out: dict[str, str]
+) -> tuple[tuple[calibration.Test, ...], tuple[calibration.Coverage, ...]]:
+    """Return tests of uniformity, corrected for their number, and coverages."""
+    about = (rows.weights, rows.groups)
+    tests: list[calibration.Test] = []
+    coverage: list[calibration.Coverage] = []
+
+    def test(uniform: Array, subject: str, kinds: tuple[str, ...]) -> None:
+        try:
+            found = calibration.uniformity_tests(uniform, *about, subject=subject)
+        except ArgumentError as error:
+            left_out[f"tests of {subject}"] = str(error)
+            return
+        tests.extend(one for one in found if one.name in kinds)
+
+    every = ("bias", "spread", "shape")
+    for dim, name in enumerate(source.names):
+        uniform = rows.values["pit"][:, dim]
+        if np.isnan(uniform).all():
+            left_out[f"coverage of {name}"] = "it was never observed"
+            continue
+        test(uniform, name, every)
+        coverage.extend(
+            calibration.coverage_table(
+                np.abs(2 * uniform - 1), questions.coverages, *about, subject=name
+            )
+        )
+    # The first coordinate is the first target alone.
+    for dim, name in enumerate(source.names if "rosenblatt" in rows.values else ()):
+        if dim:
+            test(rows.values["rosenblatt"][:, dim], f"{name} given those before it", every)
+    if "hpd_coverage" in rows.values:
+        test(rows.values["hpd_coverage"], JOINT, ("shape",))
+        coverage.extend(
+            calibration.coverage_table(
+                rows.values["hpd_coverage"], questions.coverages, *about, subject=JOINT
+            )
+        )
+    return calibration.adjust(tests), tuple(coverage)
+
+
+def _bins(source: Source, rows: RowScores, left_out: dict[str, str]) -> calibration.Bins | None:
+    """Return calibration by bins of the conditions and of the predicted spread."""
+    columns = dict(source.columns)
+    if len(columns) > MAX_BIN_COLUMNS:
+        left_out[f"bins of {len(columns) - MAX_BIN_COLUMNS} columns of X"] = (
+            f"only the first {MAX_BIN_COLUMNS} are looked at"
+        )
+        columns = dict(list(columns.items())[:MAX_BIN_COLUMNS])
+    for dim, name in enumerate(source.names[:MAX_BIN_COLUMNS]):
+        columns[f"predicted spread of {name}"] = rows.values["spread"][:, dim]
+    uniform = {name: rows.values["pit"][:, dim] for dim, name in enumerate(source.names)}
+    needed = {JOINT: rows.values["hpd_coverage"]} if "hpd_coverage" in rows.values else {}
+    return calibration.conditional_calibration(
+        columns,
+        uniform,
+        needed,
+        coverage=BIN_COVERAGE,
+        weights=rows.weights,
+        groups=rows.groups,
+    )
+
+
+def _worst(source: Source, rows: RowScores, target: Array, counted: Any) -> tuple[WorstRow, ...]:
+    """Return the rows of lowest log-likelihood, or of highest energy score."""
+    values = rows.values
+    name = "log_likelihood" if "log_likelihood" in values else "energy_score"
+    badness = -values[name] if name == "log_likelihood" else values[name]
+    badness = np.where(counted & ~np.isnan(badness), badness, -math.inf)
+    order = np.argsort(-badness, kind="stable")[: min(N_WORST, int(counted.sum()))]
+    return tuple(
+        WorstRow(
+            int(row),
+            str(row) if source.labels is None else source.labels[row],
+            name,
+            float(values[name][row]),
+            tuple(target[row].tolist()),
+            tuple(values["mean"][row].tolist()),
+            tuple(values["spread"][row].tolist()),
+        )
+        for row in order
+    )
