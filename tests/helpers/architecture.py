@@ -206,6 +206,7 @@ ROWS = (
             "linear",
             "models",
             "novelty",
+            "permutation",
             "report",
             "scores",
             "statistics",

@@ -48,6 +48,7 @@ from condens.estimator.predictions import Array, Predictions, draw_seed
 from condens.evaluation.baselines import Baselines
 from condens.evaluation.conformal import Calibration, Region
 from condens.evaluation.novelty import Novelty
+from condens.evaluation.permutation import Columns, Importance, importance
 from condens.nn import DensityNetwork
 from condens.persistence.container import naming, read, write
 from condens.persistence.header import short
@@ -449,6 +450,35 @@ class MDNRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         """Return the log density of each row of y; of its observed entries, where some are NaN."""
         rows = self.read_rows(X, y)
         return Predictions(self.network_, rows.condition, flat=False).log_prob(rows.target)
+
+    def importance(
+        self,
+        X: TableLike,  # noqa: N803
+        y: TableLike,
+        *,
+        columns: Columns | None = None,
+        sample_weight: ArrayLike | None = None,
+        groups: ArrayLike | None = None,
+        n_repeats: int = 5,
+        random_state: int | np.random.RandomState | None = 0,
+    ) -> Importance:
+        """Return how much each column of X tells about y, in nats a row, with standard errors.
+
+        The mean drop in log-likelihood when the column is permuted; several in a list are
+        permuted together: `columns=["area", ["lat", "lon"]]`. Pass rows that were not used in
+        `fit`. See `condens.evaluation.importance`.
+        """
+        check_is_fitted(self)
+        return importance(
+            self,
+            X,
+            y,
+            columns=columns,
+            sample_weight=sample_weight,
+            groups=groups,
+            n_repeats=n_repeats,
+            seed=draw_seed(random_state),
+        )
 
     def read_rows(self, X: TableLike, y: TableLike, sample_weight: ArrayLike | None = None) -> Rows:  # noqa: N803
         """Return X and y as `network_` reads them, checked against the columns of the fit.

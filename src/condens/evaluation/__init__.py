@@ -5,11 +5,13 @@ from typing import TYPE_CHECKING
 from condens.evaluation.baselines import Baselines
 from condens.evaluation.conformal import Calibration, Region
 from condens.evaluation.novelty import Novelty
+from condens.evaluation.permutation import Importance, importance
 
 __all__ = [
     "Baselines",
     "Calibration",
     "Comparison",
+    "Importance",
     "Novelty",
     "Region",
     "Report",
@@ -17,6 +19,7 @@ __all__ = [
     "compare",
     "cross_evaluate",
     "evaluate",
+    "importance",
 ]
 
 # scipy is imported when a name is first used: the estimator does without.
