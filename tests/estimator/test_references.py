@@ -145,3 +145,19 @@ def test_novelty_of_frames():
     assert (found[[2, 4]] > 1).all()
     assert found.dtype == np.float64
     assert model.novelty(table).mean() == pytest.approx(0.5, abs=0.1)
+
+
+def test_entropy_tells_where_members_disagree():
+    """Between two groups of rows the members disagree more than among the rows."""
+    rng = np.random.default_rng(0)
+    x = np.r_[rng.uniform(-3, -2, 200), rng.uniform(2, 3, 200)]
+    y = np.sin(2 * x) + 0.1 * rng.normal(size=400)
+    model = MDNRegressor(2, n_members=4, epochs=30, width=32, random_state=0).fit(x[:, None], y)
+    found = model.predict_entropy(np.array([[-2.5], [0.0], [2.5]]), random_state=0)
+    outer, middle = found.epistemic.value[[0, 2]], found.epistemic.value[1]
+    assert middle > 2 * outer.max()
+    assert_allclose(found.total.value, found.aleatoric.value + found.epistemic.value)
+    again = model.predict_entropy(np.array([[-2.5], [0.0], [2.5]]), random_state=0)
+    assert torch.equal(again.total.value, found.total.value)
+    alone = regressor().fit(X, Y).predict_entropy(X[:5], n_samples=50)
+    assert bool((alone.epistemic.value == 0).all())

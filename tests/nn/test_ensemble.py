@@ -71,3 +71,37 @@ def test_members_must_be_alike():
         Ensemble([MixtureNetwork.of(1, 2), MixtureNetwork.of(1, 3)])
     with pytest.raises(ArgumentError, match="members have"):
         Ensemble([])
+
+
+def test_entropies_are_those_of_its_members(monkeypatch):
+    """Aleatoric is the mean entropy of the members; rows are worked on in blocks."""
+    network = make().prepare(*data()).double()
+    with torch.no_grad():
+        for number, member in enumerate(network.members):
+            member.head.linear.bias += 0.4 * number
+    condition = data(8)[0].double()
+    monkeypatch.setattr("condens.nn.base.NUMBERS_PER_BLOCK", 200_000)
+    generator = torch.Generator().manual_seed(1)
+    found = network.entropies(condition, n_samples=2000, generator=generator)
+    exact = [member(condition).entropy(n_samples=4000) for member in network.members]
+    mean = torch.stack([one.value for one in exact]).mean(0)
+    error = torch.stack([one.standard_error for one in exact]).norm(dim=0) / 3
+    whole = network(condition).entropy(n_samples=4000)
+    for ours, value, theirs in (
+        (found.aleatoric, mean, error),
+        (found.total, whole.value, whole.standard_error),
+    ):
+        assert ours.value.shape == (8,)
+        allowed = 5 * (ours.standard_error**2 + theirs**2).sqrt() + 1e-9
+        assert bool(((ours.value - value).abs() < allowed).all())
+    assert bool((found.epistemic.value > 0).all())
+    assert_close(found.total.value, found.aleatoric.value + found.epistemic.value)
+
+
+def test_a_single_network_has_no_epistemic_entropy():
+    network = make().members[0].prepare(*data())
+    found = network.entropies(data(7)[0], n_samples=50)
+    assert bool((found.epistemic.value == 0).all())
+    assert torch.equal(found.total.value, found.aleatoric.value)
+    with pytest.raises(ArgumentError, match="n_samples is 1, but at least 2"):
+        network.entropies(data(7)[0], n_samples=1)

@@ -731,6 +731,13 @@ class Mixture(Distribution, ABC):
         """
         return self._entropy(self._n_samples(n_samples, generator), generator)
 
+    def component_entropies(self) -> Tensor | None:
+        """Return the exact entropy of every component [..., K], in double precision.
+
+        None with whole numbers, which have no closed form.
+        """
+        return 0.5 * self.dimensions - self.peak_log_prob()
+
     def perplexity(self) -> NoReturn:
         """Refuse: exp of an estimated entropy is not its estimate."""
         raise NoClosedFormError(

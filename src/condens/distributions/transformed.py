@@ -372,6 +372,12 @@ class TransformedMixture(Mixture):
         gained = (torch.softmax(wide.logits, -1) * slopes).sum(-1)
         return Estimate(value - gained, error).to(self.dtype)
 
+    def component_entropies(self) -> Tensor | None:
+        if self._discrete:
+            return None
+        real = 0.5 * self.dimensions - self.base.peak_log_prob()
+        return real - self._moments("mean_log_slope").sum(-1)
+
     def _exact_kl(self, other: Distribution) -> Tensor | None:
         return self.base._exact_kl(other.base) if self._comparable(other) else None
 

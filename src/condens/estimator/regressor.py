@@ -19,7 +19,7 @@ from torch import Generator, Tensor, nn
 from condens.data import Rows, TableEncoder, TableLike
 from condens.data.frames import is_frame
 from condens.data.groups import number_groups, read_groups
-from condens.distributions import Mixture, checks
+from condens.distributions import Entropies, Mixture, checks
 from condens.errors import (
     ArgumentError,
     ModelFileError,
@@ -49,6 +49,7 @@ from condens.estimator.predictions import Array, Predictions, draw_seed
 from condens.evaluation.baselines import Baselines
 from condens.evaluation.conformal import Calibration, Region
 from condens.evaluation.novelty import Novelty
+from condens.evaluation.permutation import Columns, Importance, importance
 from condens.nn import DensityNetwork
 from condens.persistence.container import naming, read, write
 from condens.persistence.header import short
@@ -395,6 +396,23 @@ class MDNRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         count = as_whole("n_samples", n_samples, 1, fix="Pass 1000, for instance.")
         return self._predictions(X).samples(count, draw_seed(random_state))
 
+    def predict_entropy(
+        self,
+        X: TableLike,  # noqa: N803
+        n_samples: int = 1000,
+        random_state: int | np.random.RandomState | None = None,
+    ) -> Entropies:
+        """Estimate what each density leaves open, in nats, with standard errors.
+
+        `total` is the sum of `aleatoric`, the mean entropy of the members, and `epistemic`, what
+        they disagree about: where it is high, more training rows would help. Each is an
+        `Estimate(value, standard_error)` of tensors [n]. With `n_members=1` the epistemic part is
+        0 by definition. See `condens.distributions.Entropies`.
+        """
+        generator = Generator().manual_seed(draw_seed(random_state))
+        found = self._predictions(X)
+        return found.network.entropies(found.condition, n_samples=n_samples, generator=generator)
+
     def novelty(self, X: TableLike) -> Array:  # noqa: N803
         """Return how unfamiliar each row of X is [n], whatever its columns' ranges.
 
@@ -434,6 +452,35 @@ class MDNRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         """Return the log density of each row of y; of its observed entries, where some are NaN."""
         rows = self.read_rows(X, y)
         return Predictions(self.network_, rows.condition, flat=False).log_prob(rows.target)
+
+    def importance(
+        self,
+        X: TableLike,  # noqa: N803
+        y: TableLike,
+        *,
+        columns: Columns | None = None,
+        sample_weight: ArrayLike | None = None,
+        groups: ArrayLike | None = None,
+        n_repeats: int = 5,
+        random_state: int | np.random.RandomState | None = 0,
+    ) -> Importance:
+        """Return how much each column of X tells about y, in nats a row, with standard errors.
+
+        The mean drop in log-likelihood when the column is permuted; several in a list are
+        permuted together: `columns=["area", ["lat", "lon"]]`. Pass rows that were not used in
+        `fit`. See `condens.evaluation.importance`.
+        """
+        check_is_fitted(self)
+        return importance(
+            self,
+            X,
+            y,
+            columns=columns,
+            sample_weight=sample_weight,
+            groups=groups,
+            n_repeats=n_repeats,
+            seed=draw_seed(random_state),
+        )
 
     def read_rows(self, X: TableLike, y: TableLike, sample_weight: ArrayLike | None = None) -> Rows:  # noqa: N803
         """Return X and y as `network_` reads them, checked against the columns of the fit.

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from condens.evaluation.baselines import Baselines
 from condens.evaluation.conformal import Calibration, Region
 from condens.evaluation.novelty import Novelty
+from condens.evaluation.permutation import Importance, importance
 
 __all__ = [
     "MMD",
@@ -13,6 +14,7 @@ __all__ = [
     "Calibration",
     "Comparison",
     "CoverageCurve",
+    "Importance",
     "Novelty",
     "PredictiveDistance",
     "Region",
@@ -23,6 +25,7 @@ __all__ = [
     "cross_evaluate",
     "evaluate",
     "expected_coverage",
+    "importance",
     "mmd_squared",
     "predictive_distance",
     "sbc",

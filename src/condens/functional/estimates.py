@@ -97,16 +97,17 @@ def mixture_entropy(
     """
     components, log_weights = logits.shape[-1], torch.log_softmax(logits, -1)
     weights, gaussian = log_weights.exp(), 0.5 * dimensions * (1 + LOG_2PI) + log_root
-    exact = (weights * gaussian).sum(-1) + _categorical_entropy(log_weights)
+    exact = (weights * gaussian).sum(-1) + categorical_entropy(log_weights)
     if components == 1:
         return Estimate(exact, torch.zeros_like(exact))
     posteriors = torch.log_softmax(joint(_per_component(count, components)), -1)
-    doubt = _categorical_entropy(posteriors).to(logits.dtype).movedim(1, -1)
+    doubt = categorical_entropy(posteriors).to(logits.dtype).movedim(1, -1)
     estimate = _stratified(doubt, weights)
     return Estimate(exact - estimate.value, estimate.standard_error)
 
 
-def _categorical_entropy(log_probabilities: Tensor) -> Tensor:
+def categorical_entropy(log_probabilities: Tensor) -> Tensor:
+    """Return −Σₖ pₖ log pₖ. Shapes: log p [..., K] → [...]."""
     # A probability of zero contributes nothing; −inf · 0 would be NaN, also backwards.
     safe = torch.where(log_probabilities.isneginf(), 0.0, log_probabilities)
     return -(log_probabilities.exp() * safe).sum(-1)

@@ -8,9 +8,11 @@ import torch
 from torch import Generator, Tensor, nn
 
 from condens.distributions.base import Mixture
+from condens.distributions.entropies import Entropies, entropies
 from condens.distributions.gaussian import GaussianMixture
 from condens.distributions.transformed import TransformedMixture, check_transforms
 from condens.errors import NotFiniteError, ShapeError
+from condens.functional.estimates import Estimate
 from condens.functional.losses import weighted_sum
 from condens.functional.tracing import anywhere, checks_values
 from condens.nn.extrapolation import extrapolate
@@ -18,6 +20,9 @@ from condens.nn.heads.base import Head, Parameters
 from condens.nn.scaling import ConditionScaling, Standardiser
 from condens.scalars import as_whole
 from condens.transforms import Integer, Transform
+
+# Numbers in memory at a time, for draws and their densities.
+NUMBERS_PER_BLOCK = 4_000_000
 
 
 class DensityNetwork(nn.Module, ABC):
@@ -147,6 +152,30 @@ class DensityNetwork(nn.Module, ABC):
             assert isinstance(mixture, GaussianMixture)  # transforms need triangular heads
             mixture = TransformedMixture(mixture, self.transforms)
         return mixture.to(condition.dtype if condition.is_floating_point() else self.dtype)
+
+    @property
+    @abstractmethod
+    def member_sizes(self) -> list[int]:
+        """The number of components of each member; of a single network, all."""
+
+    @torch.no_grad()
+    def entropies(
+        self, condition: Tensor, *, n_samples: int = 1000, generator: Generator | None = None
+    ) -> Entropies:
+        """Estimate what the densities leave open, and how much of it members disagree about.
+
+        Of a single network, which nobody disagrees with, the epistemic part is 0 by definition.
+        Some rows at a time. Shapes: condition [b, C] → [b].
+        """
+        sizes = self.member_sizes
+        count = as_whole("n_samples", n_samples, 2, fix="Pass 1000, for instance.")
+        numbers = count * sum(sizes) * (self.dimensions + 2)
+        found = [
+            entropies(self(part), sizes, n_samples=count, generator=generator)
+            for part in condition.split(max(1, NUMBERS_PER_BLOCK // numbers))
+        ]
+        columns = zip(*found, strict=True)
+        return Entropies(*(Estimate(*map(torch.cat, zip(*part, strict=True))) for part in columns))
 
     def loss(self, condition: Tensor, target: Tensor, weights: Tensor | None = None) -> Tensor:
         """Return Σ weights · −log p(target | condition), the mean by default.

@@ -78,6 +78,11 @@ class Ensemble(DensityNetwork):
         """The class of the first member's head."""
         return self.members[0].form
 
+    @property
+    def member_sizes(self) -> list[int]:
+        """The number of components of each member."""
+        return [member.head.n_components for member in self.members]
+
     def free_parameters(self, condition: Tensor) -> Parameters:
         """Return the parameters of all members' components."""
         parts = [member.free_parameters(condition) for member in self.members]

@@ -155,6 +155,11 @@ class MixtureNetwork(DensityNetwork):
             )
         return features.to(self.dtype)
 
+    @property
+    def member_sizes(self) -> list[int]:
+        """The number of components: a single member."""
+        return [self.head.n_components]
+
     def free_parameters(self, condition: Tensor) -> Parameters:
         """Return the head's parameters for standardised conditions."""
         return self.head.parameters_of(self.features(condition))
