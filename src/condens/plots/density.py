@@ -18,6 +18,7 @@ from condens.plots.grids import (
     Point,
     check_coverages,
     draws,
+    finite_exp,
     label_of,
     levels_of,
     line_density,
@@ -54,8 +55,8 @@ MAX_CORNER = 10
 LINE_POINTS = 400
 # Points of one axis of a plane, and of one in a corner plot of many.
 PLANE_POINTS, SMALL_PLANE_POINTS = 240, 90
-# Cells of whole numbers on one axis of a plane.
-MAX_CELLS = 100
+# Cells of whole numbers on one axis of either.
+MAX_CELLS, SMALL_MAX_CELLS = 100, 40
 # Components of less weight have no ellipse, and of less than this no number.
 LEAST_WEIGHT, LEAST_LABELLED = 0.01, 0.03
 # How far below the lowest contour a log density is told apart: contours between points are then
@@ -175,7 +176,7 @@ def joint(
     axes.pcolormesh(
         x.points,
         y.points,
-        np.exp(heights),
+        finite_exp(heights),
         cmap=density_map(),
         norm=PowerNorm(0.5, vmin=0.0),
         shading="nearest",
@@ -244,10 +245,12 @@ def corner(
     side = {1: 3.6, 2: 4.6, 3: 6.0, 4: 7.2}.get(size, 1.15 * size + 1.6)
     figure = figure_or_new(figure, side, side)
     spec = figure.add_gridspec(size, size, wspace=0.06, hspace=0.06)
-    n_points = PLANE_POINTS if size <= 4 else SMALL_PLANE_POINTS
+    n_points, most = (
+        (PLANE_POINTS, MAX_CELLS) if size <= 4 else (SMALL_PLANE_POINTS, SMALL_MAX_CELLS)
+    )
     grids = [
         make_grid(
-            [one.marginal(d) for one in read.values()], n_points, _column(point, d), most=MAX_CELLS
+            [one.marginal(d) for one in read.values()], n_points, _column(point, d), most=most
         )
         for d in places
     ]

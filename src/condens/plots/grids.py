@@ -27,6 +27,8 @@ Mixtures: TypeAlias = Mixture | Sequence[Mixture] | Mapping[str, Mixture]
 
 # Probability beyond either end of an axis.
 TAIL, COUNT_TAIL = 1e-3, 5e-3
+# How much longer than the range of 90 % the axis of a count may be.
+COUNT_REACH = 5.0
 # Ratio of a positive target's quantiles from which on its axis is logarithmic.
 LOG_RATIO = 300.0
 # Half the gap between the cells of two whole numbers, which keeps contours along their edges.
@@ -208,9 +210,11 @@ def make_grid(
         most: cells of whole numbers.
     """
     transform = lines[0].transforms[0]
-    # Counts have one linear axis for all of their size: less of a long tail fits on it.
-    tail = max(tail, COUNT_TAIL) if transform.discrete and transform.exponential else tail
-    levels = torch.linspace(tail, 1 - tail, max(n_points // 2, 2), dtype=torch.float64)
+    counts = transform.discrete and transform.exponential
+    tail = max(tail, COUNT_TAIL) if counts else tail
+    # Of many densities a few quantiles each.
+    n_levels = max(n_points // 2 // max(line.batch_shape.numel() for line in lines), 9)
+    levels = torch.linspace(tail, 1 - tail, n_levels, dtype=torch.float64)
     quantiles = np.sort(
         np.concatenate(
             [
@@ -219,6 +223,10 @@ def make_grid(
             ]
         ).clip(-1e300, 1e300)
     )
+    if counts:
+        # A linear axis has no room for a tail that is hundreds of times as long as the rest.
+        ends = [float(line.quantile(torch.tensor(0.9)).max()) for line in lines]
+        quantiles = quantiles[quantiles <= max(COUNT_REACH * max(ends), quantiles[0] + 10)]
     dense = quantiles[np.linspace(0, len(quantiles) - 1, n_points // 2).astype(int)]
     shown = dense if include is None else np.append(dense, include[np.isfinite(include)])
     low, high = float(shown.min()), float(shown.max())
@@ -270,7 +278,12 @@ def line_density(line: Mixture, grid: Grid) -> Array:
         below, up_to = (line.cdf((values + end).unsqueeze(-1)) for end in (-half, half))
         return ((up_to - below) / grid.step).numpy()
     log_density = line.log_prob(values.unsqueeze(-1)).numpy()
-    return np.exp(log_density + grid.log_unit.reshape(shape))
+    return finite_exp(log_density + grid.log_unit.reshape(shape))
+
+
+def finite_exp(log_density: Array) -> Array:
+    """Return densities up to 10²⁵⁰, more than which matplotlib cannot scale."""
+    return np.exp(np.minimum(log_density, math.log(1e250)))
 
 
 def plane_log_density(plane: Mixture, x: Grid, y: Grid) -> Array:
@@ -282,9 +295,14 @@ def plane_log_density(plane: Mixture, x: Grid, y: Grid) -> Array:
     columns, to_x = np.unique(x.values, return_inverse=True)
     rows, to_y = np.unique(y.values, return_inverse=True)
     points = torch.cartesian_prod(torch.from_numpy(rows), torch.from_numpy(columns)).flip(-1)
-    found = torch.cat([plane.log_prob(part) for part in points.split(POINTS_PER_BLOCK)])
-    density = found.reshape(len(rows), len(columns)).numpy()[np.ix_(to_y, to_x)]
+    density = _log_prob(plane, points).reshape(len(rows), len(columns))[np.ix_(to_y, to_x)]
     return density + x.log_unit + y.log_unit[:, None]
+
+
+def _log_prob(mixture: Mixture, points: Tensor) -> Array:
+    """Return the log density at points [S, D], some at a time."""
+    parts = points.split(POINTS_PER_BLOCK)
+    return torch.cat([mixture.log_prob(part) for part in parts]).numpy()
 
 
 def draws(mixture: Mixture, n_samples: int = LEVEL_DRAWS) -> Tensor:
@@ -297,7 +315,13 @@ def levels_of(plane: Mixture, drawn: Tensor, coverages: Sequence[float], x: Grid
 
     Shapes: drawn [S, 2], from the plane; coverages [L] → [L].
     """
-    found = torch.cat([plane.log_prob(part) for part in drawn.split(POINTS_PER_BLOCK)]).numpy()
+    if x.step and y.step:
+        # Whole numbers are drawn many times: pairs as complex numbers are told apart fast.
+        pairs = np.ascontiguousarray(drawn.numpy()).view(np.complex128).ravel()
+        distinct, where = np.unique(pairs, return_inverse=True)
+        found = _log_prob(plane, torch.view_as_real(torch.from_numpy(distinct)))[where]
+    else:
+        found = _log_prob(plane, drawn)
     for column, grid in zip(drawn.numpy().T, (x, y), strict=True):
         found = found + log_unit(column, grid.log)
     # Below the level itself, which may be that of a whole number's cell, a plateau.

@@ -124,7 +124,7 @@ def effect(
     if texts:
         axes.set_xticks(range(len(texts)), [literal(text, 16) for text in texts])
         axes.set_xlim(-0.5, len(texts) - 0.5)
-    else:
+    elif positions[0] < positions[-1]:
         axes.set_xlim(positions[0], positions[-1])
     if colorbar:
         axes.figure.colorbar(mesh, ax=axes, label=grid.quantity, pad=0.02)
