@@ -126,7 +126,7 @@ def coverage_curve(
 
     Args:
         reached: the coverage of the region whose edge runs through each value [n], such as
-            `hpd_coverage` or, of intervals with equal tails, |2u − 1| with u the probability
+            `hpd_coverage` or, of intervals with equal tails, `abs(2 * u - 1)` with u the probability
             integral transform; or {label: [n], …}. NaN is left out.
         weights: of the rows [n]; the band is that of their effective number.
         coverage: of the band.
