@@ -112,16 +112,20 @@ def test_the_calibration_of_a_true_model_is_uniform(model):
     drawn = model.sample(many, 1, random_state=1)[0]
     drawn[5, 0] = np.nan
     rows = model.read_rows(many, drawn)
-    uniform = Predictions(model.network_, rows.condition, flat=False).pit(rows.target)
+    found = Predictions(model.network_, rows.condition, flat=False)
+    uniform, regions = found.calibration(rows.target)
     assert np.isnan(uniform).sum() == 1
     assert np.isnan(uniform[5, 0])
-    for column in uniform.T:
+    for column in (*uniform.T, regions):
         assert stats.kstest(column[~np.isnan(column)], "uniform").pvalue > 0.01
     # Of continuous targets it is the distribution function.
     density = model.predict_dist(many[:5]).marginal("price in $")
     assert uniform[:5, 0] == pytest.approx(density.cdf(rows.target[:5, :1]).numpy(), abs=1e-9)
     figure = model.plot_calibration(many, drawn)
     assert [axes.get_title() for axes in figure.axes] == [r"price in \$", "rooms", ""]
+    curve = figure.axes[2].get_lines()[2]
+    asked, observed = curve.get_data()
+    assert observed == pytest.approx([(regions <= level).mean() for level in asked])
     weighted = model.plot_calibration(many, drawn, np.ones(len(many)))
     heights = [[bar.get_height() for bar in one.axes[0].patches] for one in (figure, weighted)]
     assert heights[0] == pytest.approx(heights[1])

@@ -96,24 +96,21 @@ class Predictions:
         pairs = zip(self.blocks(), target.split(ROWS_PER_BLOCK), strict=True)
         return torch.cat([part.observed_log_prob(some) for part, some in pairs]).numpy()
 
-    def pit(self, target: Tensor, seed: int = 0) -> Array:
-        """Return the probability integral transform of each target alone [n, D].
+    def calibration(self, target: Tensor, seed: int = 0) -> tuple[Array, Array]:
+        """Return the probability integral transforms [n, D] and the coverages of regions [n].
 
-        Of whole numbers uniform between P(Y < y) and P(Y ≤ y); NaN where y is.
+        By `rosenblatt` of each target alone, and `hpd_coverage` of all; NaN where y is.
         """
         generator = Generator().manual_seed(seed)
-        answers = []
+        uniform, regions = [], []
         for part, some in zip(self.blocks(), target.split(ROWS_PER_BLOCK), strict=True):
-            columns = []
-            for dim, values in enumerate(some.unbind(1)):
-                seen = ~values.isnan()
-                up_to, from_on = part.marginal(dim)[seen].log_tails(values[seen].unsqueeze(-1))
-                below, chance = -torch.expm1(from_on), torch.rand(len(up_to), generator=generator)
-                column = torch.full_like(values, torch.nan)
-                column[seen] = (below + chance * (up_to.exp() - below)).clamp(0, 1)
-                columns.append(column)
-            answers.append(torch.stack(columns, 1))
-        return torch.cat(answers).numpy()
+            columns = [
+                part.marginal(dim).rosenblatt(column, generator=generator)
+                for dim, column in enumerate(some.split(1, 1))
+            ]
+            uniform.append(torch.cat(columns, 1))
+            regions.append(part.hpd_coverage(some, generator=generator))
+        return torch.cat(uniform).numpy(), torch.cat(regions).numpy()
 
     def warn_of_extrapolation(self, labels: list[str]) -> None:
         """Warn of rows far outside those of the fit; `labels` are the names of the columns."""

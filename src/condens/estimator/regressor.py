@@ -586,14 +586,20 @@ class MDNRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         """Draw how calibrated the densities are on rows that were not used in `fit`.
 
         Histograms of the probability integral transform of each target, and the coverage of
-        intervals asked against observed, with the bands of a calibrated model.
+        intervals and of joint highest-density regions asked against observed, with the bands of
+        a calibrated model.
         """
         from condens.plots import calibration_figure
 
         rows = self.read_rows(X, y, sample_weight)
-        uniform = Predictions(self.network_, rows.condition, flat=False).pit(rows.target)
+        found = Predictions(self.network_, rows.condition, flat=False)
+        uniform, regions = found.calibration(rows.target)
         return calibration_figure(
-            uniform, names=self.target_names_, weights=rows.normalised_weights, figure=figure
+            uniform,
+            regions=regions if self.n_targets_ > 1 else None,
+            names=self.target_names_,
+            weights=rows.normalised_weights,
+            figure=figure,
         )
 
     # Model files.

@@ -126,8 +126,8 @@ def coverage_curve(
 
     Args:
         reached: the coverage of the region whose edge runs through each value [n], such as
-            `hpd_coverage` or, of intervals with equal tails, `abs(2 * u - 1)` with u the probability
-            integral transform; or {label: [n], …}. NaN is left out.
+            `hpd_coverage` or, of intervals with equal tails, `abs(2 * u - 1)` with the
+            probability integral transform u; or {label: [n], …}. NaN is left out.
         weights: of the rows [n]; the band is that of their effective number.
         coverage: of the band.
         axes: where to draw; by default on a new figure of pyplot.
