@@ -17,11 +17,11 @@ from pathlib import Path
 import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.patheffects import withStroke
 from torch import Tensor
 
 from condens import GaussianMixture
 from condens.functional import nll, packed_size
+from condens.plots import joint
 
 COMPONENTS, DIMENSIONS = 3, 2
 
@@ -60,30 +60,8 @@ def fit(data: Tensor, covariance: str, steps: int = 1500) -> GaussianMixture:
 
 def draw(axes: Axes, mixture: GaussianMixture, points: Tensor, title: str) -> None:
     """Draw the density, the components' one- and two-sigma ellipses, and the points."""
-    x, y = torch.linspace(-4.6, 4.6, 400), torch.linspace(-4.0, 4.6, 400)
-    grid = torch.stack(torch.meshgrid(x, y, indexing="xy"), -1)
-    axes.imshow(
-        mixture.log_prob(grid).exp().sqrt(),
-        extent=(x[0].item(), x[-1].item(), y[0].item(), y[-1].item()),
-        origin="lower",
-        cmap="Blues",
-        aspect="equal",
-    )
-    axes.scatter(*points.T, s=3, color="black", alpha=0.35, linewidths=0)
-    turn = torch.linspace(0, 2 * math.pi, 200)
-    circle = torch.stack([turn.cos(), turn.sin()], -1)
-    roots = torch.linalg.cholesky(mixture.covariance_matrices)
-    for mean, root, weight in zip(mixture.means, roots, mixture.weights, strict=True):
-        for radius in (1, 2):
-            outline = mean + radius * circle @ root.mT
-            axes.plot(*outline.T, color="tab:orange", linewidth=2.0 if radius == 1 else 1.0)
-        label = axes.text(*mean.tolist(), f"{weight:.2f}", ha="center", va="center", size=11)
-        label.set_path_effects([withStroke(linewidth=3, foreground="white")])
-    axes.set_xlim(x[0].item(), x[-1].item())
-    axes.set_ylim(y[0].item(), y[-1].item())
-    axes.set_title(title)
-    axes.set_xticks([])
-    axes.set_yticks([])
+    joint(mixture, coverages=(), samples=points, limits=((-4.6, 4.6), (-4.0, 4.6)), axes=axes)
+    axes.set(title=title, aspect="equal", xticks=[], yticks=[], xlabel="", ylabel="")
 
 
 def save(figure: Figure, path: Path) -> None:

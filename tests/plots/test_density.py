@@ -196,6 +196,16 @@ def test_the_heat_map_is_the_density():
     assert (axes.get_xlabel(), axes.get_ylabel()) == ("a", "b")
 
 
+def test_limits_are_those_asked_and_the_density_fills_them():
+    density = mixture(2, seed=7)
+    axes = joint(density, limits=((-30, 30), (-20.0, 1.0)))
+    assert (axes.get_xlim(), axes.get_ylim()) == ((-30, 30), (-20, 1))
+    x, y, _ = heat_map(axes)
+    assert x.min() <= -30
+    assert x.max() >= 30
+    assert y.min() <= -20
+
+
 def test_the_curve_is_the_density():
     density = mixture(1, seed=3)
     (line,) = marginal(density).get_lines()

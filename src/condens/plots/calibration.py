@@ -126,7 +126,7 @@ def coverage_curve(
 
     Args:
         reached: the coverage of the region whose edge runs through each value [n], such as
-            `hpd_coverage` or, of intervals with equal tails, |2u − 1| with u the probability
+            `hpd_coverage` or, of intervals with equal tails, `abs(2 * u - 1)` with u the probability
             integral transform; or {label: [n], …}. NaN is left out.
         weights: of the rows [n]; the band is that of their effective number.
         coverage: of the band.
@@ -173,7 +173,7 @@ def calibration_figure(
     coverage: float = 0.95,
     figure: "Figure | SubFigure | None" = None,
 ) -> "Figure | SubFigure":
-    """Draw a histogram for each target, and the coverage of their intervals and of the regions.
+    """Draw a histogram for each target, and the coverage of its intervals and of joint regions.
 
     Args:
         uniform: probability integral transforms of each target [n, D].
@@ -204,7 +204,7 @@ def calibration_figure(
             expected=f"there are {size} targets",
             fix="Pass one for each.",
         )
-    n_columns = min(size + 1, 3)
+    n_columns = {1: 2, 2: 3, 3: 2}.get(size, 3)
     n_rows = math.ceil((size + 1) / n_columns)
     figure = figure_or_new(figure, 3.9 * n_columns, 3.4 * n_rows)
     panels: list[Axes] = figure.subplots(n_rows, n_columns, squeeze=False).ravel().tolist()
@@ -213,9 +213,7 @@ def calibration_figure(
         panel.set(title=literal(label))
     # One colour must be left for the joint regions.
     some = [*zip(labels, table.T, strict=True)][: len(COLOURS) - 1]
-    curves: dict[str, ArrayLike] = {
-        f"interval of {label}": abs(2 * column - 1) for label, column in some
-    }
+    curves: dict[str, ArrayLike] = {label: abs(2 * column - 1) for label, column in some}
     if regions is not None:
         curves["joint region"] = regions
     coverage_curve(curves, weights=weights, coverage=coverage, axes=panels[size])

@@ -43,6 +43,7 @@ from condens.plots.style import (
     legend,
     percent,
     thinned,
+    white_edge,
 )
 
 if TYPE_CHECKING:
@@ -53,9 +54,9 @@ if TYPE_CHECKING:
 COVERAGES = (0.5, 0.9)
 MAX_CORNER = 10
 LINE_POINTS = 400
-# Points of one axis of a plane, and of one in a corner plot of many.
-PLANE_POINTS, SMALL_PLANE_POINTS = 240, 90
-# Cells of whole numbers on one axis of either.
+# Points of one axis of a plane alone, of one in a corner plot, and of one of many.
+JOINT_POINTS, PLANE_POINTS, SMALL_PLANE_POINTS = 400, 200, 90
+# Cells of whole numbers on one axis.
 MAX_CELLS, SMALL_MAX_CELLS = 100, 40
 # Components of less weight have no ellipse, and of less than this no number.
 LEAST_WEIGHT, LEAST_LABELLED = 0.01, 0.03
@@ -128,6 +129,7 @@ def joint(
     components: bool = True,
     truth: Point | None = None,
     samples: Numbers | None = None,
+    limits: Sequence[tuple[float, float]] | None = None,
     axes: "Axes | None" = None,
 ) -> "Axes":
     """Draw the density of two dimensions, highest-density contours and the components.
@@ -143,6 +145,7 @@ def joint(
         components: whether to draw the components.
         truth: a point [D], or {dimension: value}, to mark.
         samples: points [S, D] to draw as dots.
+        limits: of both axes, ((low, high), (low, high)), for densities side by side.
         axes: where to draw; by default on a new figure of pyplot.
 
     >>> import torch
@@ -165,12 +168,17 @@ def joint(
     point, table = _extras(one, truth, samples)
     axes = axes_or_new(axes, 5.6, 4.8)
     from matplotlib.colors import PowerNorm
-    from matplotlib.patheffects import withStroke
 
     plane = one.marginal(places)
+    shown: list[list[float]] = [[], []] if limits is None else [[*ends] for ends in limits]
     x, y = (
-        make_grid([one.marginal(d)], PLANE_POINTS, _column(point, d), most=MAX_CELLS)
-        for d in places
+        make_grid(
+            [one.marginal(d)],
+            JOINT_POINTS,
+            np.append(np.array(also, dtype=np.float64), [] if point is None else point[d]),
+            most=MAX_CELLS,
+        )
+        for d, also in zip(places, shown, strict=True)
     )
     heights = plane_log_density(plane, x, y)
     axes.pcolormesh(
@@ -187,15 +195,17 @@ def joint(
     if wanted:
         levels = levels_of(plane, draws(plane), wanted, x, y)
         lines = _contour(axes, heights, x, y, levels, colors=DARK, linewidths=0.9, linestyles="-")
-        shown = dict(zip(levels, map(percent, wanted), strict=True))
-        for text in axes.clabel(lines, fmt=shown, fontsize=8, inline=False, colors=DARK):
-            text.set_path_effects([withStroke(linewidth=2.5, foreground="white")])
+        words = dict(zip(levels, map(percent, wanted), strict=True))
+        for text in axes.clabel(lines, fmt=words, fontsize=8, inline=False, colors=DARK):
+            text.set_path_effects(white_edge())
     if components and not (x.step or y.step):
         _draw_components(axes, plane)
     if point is not None:
         _cross(axes, point[places])
     set_axis(axes, "x", label_of(one, places[0]), x)
     set_axis(axes, "y", label_of(one, places[1]), y)
+    if limits is not None:
+        axes.set(xlim=limits[0], ylim=limits[1])
     return axes
 
 
@@ -394,7 +404,7 @@ def _dots(axes: "Axes", table: Array) -> None:
 
 
 def _cross(axes: "Axes", point: Array, colour: str = ORANGE) -> None:
-    axes.plot(*point, "P", color=colour, mec="white", mew=0.8, ms=8, zorder=5)
+    axes.plot(*point, "P", color=colour, mec="white", mew=1.2, ms=10, zorder=5)
 
 
 def _regions(
@@ -449,7 +459,6 @@ def _framed(grid: Grid) -> Array:
 def _draw_components(axes: "Axes", plane: Mixture) -> None:
     """Draw one and two standard deviations of each component, with its weight."""
     from matplotlib.patches import Ellipse, Polygon
-    from matplotlib.patheffects import withStroke
 
     latent = GaussianMixture(*plane._gaussians())
     bent = any(transform.kind != "real" for transform in plane.transforms)
@@ -467,10 +476,11 @@ def _draw_components(axes: "Axes", plane: Mixture) -> None:
                 "edgecolor": ORANGE,
                 "linewidth": 2.4 - 0.7 * radius,
                 "linestyle": "-" if radius == 1 else "--",
+                "path_effects": white_edge(),
             }
             if bent:
-                outline = mean + radius * (circle * variances.sqrt()) @ directions.mT
-                axes.add_patch(Polygon(_from_real(plane, outline).numpy(), **style))
+                rim = mean + radius * (circle * variances.sqrt()) @ directions.mT
+                axes.add_patch(Polygon(_from_real(plane, rim).numpy(), **style))
             else:
                 axes.add_patch(
                     Ellipse(
@@ -486,7 +496,7 @@ def _draw_components(axes: "Axes", plane: Mixture) -> None:
             text = axes.text(
                 x, y, f"{weight:.2f}", ha="center", va="center", size=9, color=DARK, clip_on=True
             )
-            text.set_path_effects([withStroke(linewidth=2.5, foreground="white")])
+            text.set_path_effects(white_edge())
 
 
 def _from_real(plane: Mixture, points: torch.Tensor) -> torch.Tensor:

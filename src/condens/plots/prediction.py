@@ -35,6 +35,7 @@ from condens.plots.style import (
     number,
     percent,
     thinned,
+    white_edge,
 )
 
 if TYPE_CHECKING:
@@ -328,7 +329,7 @@ def _quantile_style(level: float) -> dict[str, Any]:
         "color": ORANGE,
         "lw": width,
         "linestyle": "-" if 0.25 <= level <= 0.75 else "--",
-        "alpha": 1.0,
+        "path_effects": white_edge(),
     }
 
 

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.colors import Colormap
     from matplotlib.figure import Figure, SubFigure
+    from matplotlib.patheffects import AbstractPathEffect
 
 # The colours of Okabe and Ito, distinct to colour-blind readers; their yellow is too pale for
 # lines. The dashes tell them apart in grey.
@@ -63,6 +64,13 @@ def density_map() -> "Colormap":
     from matplotlib.colors import LinearSegmentedColormap
 
     return LinearSegmentedColormap.from_list("density", DENSITY_COLOURS)
+
+
+def white_edge(width: float = 1.2) -> "list[AbstractPathEffect]":
+    """Return the effect of a white edge, which parts lines and texts from any shade below."""
+    from matplotlib.patheffects import withStroke
+
+    return [withStroke(linewidth=2 * width, foreground="white")]
 
 
 def literal(text: object, length: int = MAX_LABEL) -> str:
