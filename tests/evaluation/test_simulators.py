@@ -333,6 +333,25 @@ def test_plain_values_come_out():
     assert [c["coverage"] for c in values["coverages"]] == [0.5, 0.8, 0.9, 0.95]
 
 
+def test_they_draw_themselves():
+    from matplotlib.figure import Figure
+
+    found = sbc(DRAWS, TRUTH, functions={"$f$<b>": lambda t, _: t[..., 0]})
+    figure = found.plot(Figure())
+    panels = [panel for panel in figure.axes if panel.get_visible()]
+    assert len(panels) == len(found.names) == 4
+    for panel, ranks in zip(panels, found.ranks.T, strict=True):
+        edges = np.array([bar.get_x() for bar in panel.patches])
+        counts = np.bincount(np.searchsorted(edges, ranks, side="right") - 1, minlength=len(edges))
+        widths = np.array([bar.get_width() for bar in panel.patches])
+        heights = counts / (widths / widths.sum() * N)
+        np.testing.assert_allclose([bar.get_height() for bar in panel.patches], heights, rtol=1e-6)
+    curve = tarp(DRAWS, TRUTH)
+    line = curve.plot(Figure().subplots()).lines[0]
+    asked, observed = line.get_data()
+    np.testing.assert_allclose(observed, (curve.needed[:, None] <= asked).mean(0), atol=1e-12)
+
+
 # Simulators.
 
 

@@ -36,7 +36,7 @@ def test_residuals_are_drawn_where_they_are(axes):
 def test_of_many_rows_some_are_drawn(axes):
     mean = RNG.normal(size=100_000)
     residuals(mean, np.ones_like(mean), mean, axes=axes)
-    assert len(axes.collections[0].get_offsets()) == 2000
+    assert len(axes.collections[0].get_offsets()) == 1000
 
 
 def test_spreads_are_counted(axes):

@@ -43,7 +43,7 @@ header ul { margin: .4rem 0; padding-left: 1.2rem; }
 .about, figcaption, .how, footer { color: var(--soft); font-size: .9rem; }
 .about, .how { margin: .2rem 0 .6rem; }
 .pictures { display: grid; gap: 1rem;
-  grid-template-columns: repeat(auto-fill, minmax(min(100%, 20rem), 1fr)); }
+  grid-template-columns: repeat(auto-fit, minmax(min(100%, 20rem), 1fr)); }
 figure { margin: 0; min-width: 0; }
 figure img { display: block; width: 100%; max-width: 32rem; height: auto; }
 .tables { display: flex; flex-wrap: wrap; gap: 0 2.5rem; align-items: flex-start; }
@@ -176,8 +176,7 @@ def plot_chapters(content: Content) -> Iterator[Chapter]:
                         label="gain in nats a row",
                         axes=axes,
                     ),
-                    6.4,
-                    1.4 + 0.45 * len(finite),
+                    height=1.4 + 0.45 * len(finite),
                 ),
             ),
         )
@@ -222,7 +221,7 @@ def plot_chapters(content: Content) -> Iterator[Chapter]:
     )
     yield Chapter(
         "What was observed against what was predicted",
-        f"At most 2000 rows are drawn.{note}",
+        f"At most 1000 rows are drawn.{note}",
         tuple(
             Picture(
                 f"observed against predicted {content.names[d]}",

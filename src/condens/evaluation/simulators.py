@@ -40,6 +40,8 @@ from condens.progress import Progress
 from condens.scalars import as_whole
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure, SubFigure
     from xarray import DataTree
 
 # From parameters [S, b, D] and the b observations they are asked about to numbers [S, b].
@@ -77,6 +79,24 @@ class SBC:
         """
         columns = zip(self.names, self.uniform.T, strict=True)
         return adjust(test for name, u in columns for test in uniformity_tests(u, subject=name))
+
+    def plot(self, figure: "Figure | SubFigure | None" = None) -> "Figure | SubFigure":
+        """Draw a histogram of the ranks of each quantity, with the band of right posteriors.
+
+        On a new figure of pyplot by default. Needs the extra `plot`.
+        """
+        from condens.plots.calibration import rank_histogram
+        from condens.plots.style import figure_or_new
+
+        columns = min(len(self.names), 3)
+        rows = math.ceil(len(self.names) / columns)
+        figure = figure_or_new(figure, 4.2 * columns, 3.2 * rows)
+        panels = figure.subplots(rows, columns, squeeze=False).ravel().tolist()
+        for panel, name, ranks in zip(panels, self.names, self.ranks.T, strict=False):
+            rank_histogram(ranks, self.n_samples, name=name, axes=panel)
+        for panel in panels[len(self.names) :]:
+            panel.set_visible(False)
+        return figure
 
     def to_dict(self) -> dict[str, Any]:
         """Return ranks and tests as plain values."""
@@ -135,6 +155,15 @@ class CoverageCurve:
         `condens.evaluation.calibration.uniformity_tests`.
         """
         return adjust(uniformity_tests(self.needed, subject="joint"))
+
+    def plot(self, axes: "Axes | None" = None) -> "Axes":
+        """Draw the fraction of truths inside regions of each coverage.
+
+        On a new figure of pyplot by default. Needs the extra `plot`.
+        """
+        from condens.plots.calibration import coverage_curve
+
+        return coverage_curve(self.needed, axes=axes)
 
     def to_dict(self) -> dict[str, Any]:
         """Return ranks, area, coverages and tests as plain values."""

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 # Bars of a histogram.
 SPREAD_BARS = 40
+# Points that are drawn: more of them hide one another, and make files large.
+MAX_RESIDUALS = 1000
 
 
 def residuals(
@@ -40,8 +42,8 @@ def residuals(
     Values more than three predicted standard deviations away are marked.
 
     Args:
-        mean, spread: the predicted means and standard deviations [n]; of more than 2000 rows
-            some are drawn, and all that are marked among these.
+        mean, spread: the predicted means and standard deviations [n]; of more than 1000 rows
+            some are drawn, the same every time.
         observed: the values [n]; NaN is left out.
         name: of the target.
         axes: where to draw; by default on a new figure of pyplot.
@@ -51,7 +53,7 @@ def residuals(
     centre, width, seen = _columns(mean=mean, spread=spread, observed=observed)
     fine = np.isfinite(centre) & np.isfinite(width) & np.isfinite(seen)
     centre, width, seen = centre[fine], width[fine], seen[fine]
-    rows = thinned(len(seen))
+    rows = thinned(len(seen), MAX_RESIDUALS)
     centre, width, seen = centre[rows], width[rows], seen[rows]
     axes = axes_or_new(axes, 4.6, 4.2)
     entries: dict[str, Artist] = {}
