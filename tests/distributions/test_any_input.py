@@ -60,6 +60,7 @@ METHODS = [
     *("cdf", "icdf", "crps", "interval", "quantile", "energy_score", "hpd_threshold"),
     *("marginal", "condition", "affine", "project", "multiply", "divide", "kl_divergence"),
     *("expand", "sample", "rsample", "narrowed"),
+    *("rosenblatt", "hpd_coverage", "probability"),
 ]
 DOORS = {name: lambda m, w, name=name: getattr(m, name)(w) for name in METHODS} | {
     "condition on": lambda m, w: m.condition({0: w}),
@@ -70,6 +71,11 @@ DOORS = {name: lambda m, w, name=name: getattr(m, name)(w) for name in METHODS} 
     "entropy, n_samples": lambda m, w: m.entropy(n_samples=w),
     "entropy, generator": lambda m, w: m.entropy(n_samples=10, generator=w),
     "energy_score, generator": lambda m, w: m.energy_score(m.sample(), generator=w),
+    "hpd_coverage, n_samples": lambda m, w: m.hpd_coverage(m.sample(), n_samples=w),
+    "probability, upper": lambda m, w: m.probability(0.0, w, n_samples=50),
+    "probability, n_samples": lambda m, w: m.probability(0.0, n_samples=w),
+    "expectation, values": lambda m, w: m.expectation(lambda _: w, n_samples=5),
+    "rosenblatt, generator": lambda m, w: m.rosenblatt(m.sample(), generator=w),
     "hpd_threshold, n_samples": lambda m, w: m.hpd_threshold(0.5, n_samples=w),
     "sample, generator": lambda m, w: m.sample((2,), generator=w),
     "sample, a size": lambda m, w: m.sample((w,)),

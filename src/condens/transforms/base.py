@@ -109,6 +109,13 @@ class Transform(ABC):
         x = self.threshold(y)
         return x, x, torch.zeros_like(x)
 
+    def box_ends(self, lower: Tensor, upper: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the real ends of {lower ≤ Y ≤ upper}, and their distance: not above 0 of none."""
+        (low, _, _), (_, high, width) = self.ends(lower), self.ends(upper)
+        # Of two infinities of one sign the difference is NaN, and there is nothing between.
+        between = torch.where(low == high, 0.0, high - low)
+        return low, high, torch.where(lower == upper, width, between)
+
     def nearest(self, y: Tensor) -> Tensor:
         """Return the nearest value in the support, in the dtype that comes."""
         ends = torch.tensor([-torch.inf, torch.inf], dtype=torch.float64)
