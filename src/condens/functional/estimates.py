@@ -7,7 +7,8 @@ from typing import NamedTuple
 import torch
 from torch import Generator, Tensor
 
-from condens.functional.mixture import joint_log_prob, log_prob
+from condens.functional.fused import log_density
+from condens.functional.mixture import joint_log_prob
 from condens.functional.normal import LOG_2PI
 from condens.functional.precision import widen
 from condens.functional.sampling import sample_components
@@ -129,7 +130,7 @@ def kl_divergence(
     draws = sample_components(
         means, factors, _per_component(count, means.shape[-2]), generator=generator
     ).movedim(-2, 1)
-    ratio = log_prob(draws, logits, means, factors) - other_log_prob(draws)
+    ratio = log_density(draws, logits, means, factors) - other_log_prob(draws)
     return _stratified(ratio.movedim(1, -1), torch.softmax(logits, -1))
 
 
