@@ -160,7 +160,7 @@ def coverage_curve(
     )
     axes.set(xlim=(0, 1), ylim=(0, 1), xlabel="coverage asked", ylabel="coverage observed")
     axes.set_aspect("equal")
-    legend(axes, entries, loc="upper left", fontsize="small")
+    legend(axes, entries, loc="upper left", fontsize="x-small")
     return axes
 
 
@@ -282,7 +282,7 @@ def _histogram(
     scope = "all bars together" if simultaneous else "each bar alone"
     axes.set_ylabel("rows, relative to expected")
     axes.set_ylim(0, 1.25 * max(1.0, float(high.max()), float((heights / probabilities).max())))
-    legend(axes, {"calibrated": line, f"{percent(band)} band, {scope}": shade}, fontsize="small")
+    legend(axes, {"calibrated": line, f"{percent(band)} band, {scope}": shade}, fontsize="x-small")
 
 
 def _n_bins(n_bins: int | None, n_rows: int) -> int:

@@ -109,7 +109,7 @@ def legend(
     *,
     title: str | None = None,
     loc: Literal["best", "upper left", "upper right"] = "best",
-    fontsize: Literal["medium", "small"] = "medium",
+    fontsize: Literal["medium", "small", "x-small"] = "medium",
 ) -> None:
     """Add a legend with the texts as they are: matplotlib leaves out those that begin with _."""
     if not entries:
@@ -121,6 +121,8 @@ def legend(
         loc=loc,
         fontsize=fontsize,
         framealpha=0.8,
+        labelspacing=0.5 if fontsize == "medium" else 0.25,
+        handlelength=2.0 if fontsize == "medium" else 1.5,
         edgecolor="none",
     )
     for text, label in zip(made.get_texts(), entries, strict=True):
