@@ -16,7 +16,7 @@ from condens.nn.scaling import EMPTY, ConditionScaling
 from condens.transforms import Real, Transform
 
 # Numbers of the features that are looked at: of more rows a random part is enough.
-MAX_NUMBERS = 20_000_000
+MAX_NUMBERS, MIN_ROWS_PER_FEATURE = 2_000_000, 20
 # Rows that are looked at where there are many features, and where targets have gaps.
 MAX_FEATURES, MAX_WIDE_ROWS = 1000, 1000
 MAX_ROWS_WITH_GAPS = 20_000
@@ -138,7 +138,7 @@ class Baselines:
                 fix="Pass those columns.",
             )
         means = self.sloped.intercept.repeat(len(rows), 1)
-        size = max(1, MAX_NUMBERS // max(1, 4 * len(self.sloped.coefficients)))
+        size = max(1, MAX_NUMBERS // max(1, len(self.sloped.coefficients)))
         for start in range(0, len(rows), size):
             part = rows[start : start + size]
             features = _features(part, self.scaling, self.categories, self.frequencies)
@@ -255,7 +255,8 @@ def _refused(got: str, expected: str) -> ModelFileError:
 
 def _some(rows: Tensor, features: int, target: Tensor) -> Tensor:
     """Return the rows, or a random part where they are more than enough."""
-    count = MAX_NUMBERS // max(1, features)
+    # Coefficients of n rows cost features / 2n nats.
+    count = max(MAX_NUMBERS // (features + target.shape[1]), MIN_ROWS_PER_FEATURE * features)
     if features > MAX_FEATURES:
         count = min(count, MAX_WIDE_ROWS)
     if bool(target.isnan().any()):

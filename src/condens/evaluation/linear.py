@@ -24,6 +24,8 @@ RIDGES = torch.logspace(4, -12, 33, dtype=torch.float64)
 # Fractions to choose from, by which the covariances of the noise are shrunk to zero.
 SHRINKAGES = (0.0, 1e-5, 1e-4, 1e-3, 3e-3, 0.01, 0.03, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0)
 SHRINKAGES_WITH_GAPS = (0.0, 0.001, 0.01, 0.1, 0.3, 1.0)
+# Rows for each entry of the covariance beyond which none is tried where targets have gaps.
+MANY_ROWS = 100
 # Expectation-maximisation ends when the mean log density of the rows rises by less than this,
 TOLERANCE = 1e-5
 # or after this many steps.
@@ -343,7 +345,9 @@ def noise_covariance(residual: Tensor, weights: Tensor, rest: Tensor) -> Tensor:
     if not bool(residual.isnan().any()):
         return above_floor(factor * _shrunk(residual, weights, rest))
     gaps, usual = _Gaps(~residual.isnan(), weights), _usual(residual, weights)
-    shrinkage = _choose_shrinkage(residual, weights)
+    # With so many rows shrinking would gain less than a hundredth of a nat.
+    many = effective_count(weights) > MANY_ROWS * residual.shape[1] ** 2
+    shrinkage = 0.0 if many else _choose_shrinkage(residual, weights)
     return above_floor(factor * _covariance_with_gaps(gaps, residual, weights, usual, shrinkage))
 
 

@@ -29,7 +29,7 @@ FAR = 1e3
 MAX_LEVELS = 201
 # Scores that differ by less, relative to 1 + their size, are equal: batches may round differently.
 SLACK = 1e-9
-NUMBERS_PER_BLOCK = 2_000_000
+NUMBERS_PER_BLOCK = 500_000
 
 
 class Familiar(NamedTuple):
