@@ -20,9 +20,9 @@ LAZY = sorted({*condens.__all__} - {"__version__"})
 # Arguments that may be Any: numbers, sequences, arrays, tensors and frames are all read as arrays,
 ARRAY_LIKE = {
     "X", "condition", "coverage", "covariances", "direction", "factors", "groups", "level",
-    "limits", "loadings", "loc", "log_scales", "logits", "matrix_or_scale", "means", "precisions",
-    "quantiles", "random_state", "sample_weight", "samples", "scale_tril", "target",
-    "truth", "validation_data", "value", "values", "weights", "y",
+    "limits", "loadings", "loc", "log_scales", "logits", "lower", "matrix_or_scale", "means",
+    "precisions", "quantiles", "random_state", "sample_weight", "samples", "scale_tril", "target",
+    "truth", "upper", "validation_data", "value", "values", "weights", "y",
 }  # fmt: skip
 # and torch and scikit-learn have no types for some of theirs.
 UNTYPED_ELSEWHERE = {"_instance", "args", "kwargs", "params", "splitter"}
