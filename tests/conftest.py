@@ -1,6 +1,7 @@
 import signal
 
 import hypothesis
+import numpy as np
 import pytest
 import torch
 from helpers.search_summary import write_summary
@@ -19,6 +20,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 def _fresh():
     """Seeded, and with the validation that torch.compile turns off in passing."""
     torch.manual_seed(0)
+    np.random.seed(0)  # noqa: NPY002  # scikit-learn's splitters draw from it
     torch.distributions.Distribution.set_default_validate_args(True)
 
 

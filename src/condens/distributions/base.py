@@ -682,13 +682,13 @@ class Mixture(Distribution, ABC):
         """Estimate E[f(Y)] for any function, by draws.
 
         Args:
-            function: takes draws [S, ..., D] to [S, ..., *out]: its first axes are those of the
+            function: takes draws `[S, ..., D]` to `[S, ..., *out]`: its first axes are those of the
                 draws, and what follows is averaged entry by entry. Truth values count as 0 and
                 1. It is called for some of the draws at a time.
             n_samples: of draws.
             generator: of the draws.
 
-        Shapes: → [..., *out], without a gradient.
+        Shapes: → `[..., *out]`, without a gradient.
 
         >>> from condens import GaussianMixture
         >>> m = GaussianMixture(torch.zeros(1), torch.ones(1, 2), torch.zeros(1, 3))

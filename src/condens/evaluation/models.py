@@ -352,8 +352,10 @@ def _target_names(names: tuple[str, ...] | None, count: int) -> tuple[str, ...]:
 def row_labels(*tables: Any) -> list[str] | None:
     """Return the index of the first pandas table that has more than the rows' numbers."""
     for table in tables:
-        if hasattr(type(table), "iloc") and type(table.index).__name__ != "RangeIndex":
-            return [str(label) for label in table.index]
+        if hasattr(type(table), "iloc"):
+            labels = [str(label) for label in table.index]
+            if labels != [str(row) for row in range(len(labels))]:
+                return labels
     return None
 
 
