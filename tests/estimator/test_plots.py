@@ -106,6 +106,7 @@ def test_predictions_are_those_of_the_model(model):
     assert axes.get_xlabel() == "observed rooms"
 
 
+@pytest.mark.slow
 def test_the_calibration_of_a_true_model_is_uniform(model):
     """Targets drawn from the model itself: their transforms are uniform, of counts too."""
     many = pd.concat([X] * 8)

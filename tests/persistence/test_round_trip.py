@@ -22,7 +22,7 @@ from condens.data.encoder import Categories, Numbers, TableEncoder
 from condens.errors import CondensError
 from condens.estimator.document import Fitted
 from condens.estimator.inputs import Inputs
-from condens.evaluation import Calibration
+from condens.evaluation import Baselines, Calibration, Novelty
 from condens.nn import BACKBONES, HEADS, Ensemble, MixtureNetwork
 from condens.persistence import load, read, save, write
 from condens.training import Epoch, History, Settings
@@ -328,6 +328,34 @@ def calibrations(draw, targets):
     return Calibration(ranks, levels, [1 / torch.from_numpy(draw(size)).double() for size in sizes])
 
 
+def simple_densities(n_rows, encoder, network, transforms):
+    """Return what a fit to random rows keeps of them."""
+    generator = torch.Generator().manual_seed(n_rows)
+    codes = torch.tensor(encoder.categories, dtype=torch.float64)
+    numbers = encoder.columns - len(codes)
+    drawn = torch.rand(n_rows, len(codes), generator=generator, dtype=torch.float64)
+    condition = torch.cat(
+        [
+            torch.randn(n_rows, numbers, generator=generator, dtype=torch.float64),
+            (drawn * codes).floor(),
+        ],
+        1,
+    )
+    real = torch.randn(n_rows, len(transforms), generator=generator, dtype=torch.float64)
+    target = torch.stack(
+        [
+            transform.from_real(column)
+            for transform, column in zip(transforms, real.unbind(1), strict=True)
+        ],
+        1,
+    )
+    categories = encoder.categories
+    return (
+        Baselines.fit(condition, target, None, transforms, categories, network.names),
+        Novelty.fit(condition, None, categories, encoder.gaps),
+    )
+
+
 @st.composite
 def regressors(draw):
     """Return a regressor as a fit leaves it, without the fit."""
@@ -347,6 +375,7 @@ def regressors(draw):
             Inputs(encoder, network.names, flat, transforms or real),
             network,
             made(draw, History),
+            *simple_densities(draw(st.integers(1, 20)), encoder, network, transforms or real),
             draw(st.integers(0, 2**31 - 1)),
             draw(st.none() | calibrations(network.dimensions)),
         )
@@ -375,7 +404,8 @@ def assert_equal(one, other, where=""):
         assert one.keys() == other.keys(), where
         for key, value in one.items():
             assert_equal(value, other[key], f"{where}.{key}")
-    elif isinstance(one, list | tuple) and not hasattr(one, "_fields"):
+    elif isinstance(one, list | tuple):
+        assert type(one) is type(other), where
         assert len(one) == len(other), where
         for number, (a, b) in enumerate(zip(one, other, strict=True)):
             assert_equal(a, b, f"{where}.{number}")
@@ -393,11 +423,11 @@ def assert_equal(one, other, where=""):
 
 
 def held(module):
-    """Return what a module keeps beside weights."""
+    """Return what a module keeps beside weights, caches left out."""
     return {
         name: value
         for name, value in vars(module).items()
-        if name not in vars(nn.Module()) and not isinstance(value, nn.Module)
+        if name not in (*vars(nn.Module()), "_known") and not isinstance(value, nn.Module)
     }
 
 

@@ -76,7 +76,14 @@ def fit(variant, seed):
     return weights, [epoch.train_nll for epoch in model.history_.epochs]
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
+# The others differ from these in what they fit, not in what threads could disturb.
+QUICK = ("dropout", "chosen", "own backbone")
+
+
+@pytest.mark.parametrize(
+    "variant",
+    [v if v in QUICK else pytest.param(v, marks=pytest.mark.slow) for v in VARIANTS],
+)
 def test_fits_in_threads_give_the_bytes_they_give_alone(variant):
     seeds = range(THREADS)
     alone = [fit(variant, seed) for seed in seeds]
