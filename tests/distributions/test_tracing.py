@@ -70,7 +70,9 @@ def test_compiled_networks_answer_as_they_do(name):
         assert_close(one, other, rtol=1e-10, atol=1e-12)
 
 
-@pytest.mark.parametrize("name", ["full", "low_rank", "whole"])
+@pytest.mark.parametrize(
+    "name", ["full", "low_rank", pytest.param("whole", marks=pytest.mark.slow)]
+)
 def test_compiled_densities_answer_as_they_do(name):
     net, (condition, target) = network(name), rows(name)
     density = compiled(lambda x, y: net(x).log_prob(y))(condition, target)
@@ -137,7 +139,9 @@ def test_exported_networks_return_mixtures(name):
     assert_close(mixture.log_prob(target[:5]), exact, rtol=1e-12, atol=1e-12)
 
 
-@pytest.mark.parametrize("name", ["full", "low_rank", "whole"])
+@pytest.mark.parametrize(
+    "name", ["full", "low_rank", pytest.param("whole", marks=pytest.mark.slow)]
+)
 def test_exported_losses_are_those_of_the_networks(name):
     net, given = network(name), rows(name, 8)
     dynamic = {0: torch.export.Dim("rows", min=2, max=1000)}
@@ -146,7 +150,7 @@ def test_exported_losses_are_those_of_the_networks(name):
     assert_close(program.module()(*fewer), net.loss(*fewer), rtol=1e-12, atol=1e-12)
 
 
-@pytest.mark.parametrize("name", ["full", "transformed"])
+@pytest.mark.parametrize("name", [pytest.param("full", marks=pytest.mark.slow), "transformed"])
 def test_exported_networks_are_saved(name):
     net, (condition, target) = network(name), rows(name)
     file = io.BytesIO()

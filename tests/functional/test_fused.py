@@ -265,6 +265,7 @@ def test_gradients_in_float32_are_those_in_double(
         )
 
 
+@pytest.mark.slow
 def test_short_threads_leave_nothing_behind():
     """Each keeps scratch of two megabytes while it lives: 400 in all."""
     code = """
@@ -504,6 +505,7 @@ print(kernels.active())
     assert done.stderr.count("without its native kernel") == 1
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not shutil.which("cc"), reason="no C compiler")
 def test_without_openmp_everything_works_and_says_so_once(tmp_path):
     """A build as on a machine whose compiler has no OpenMP."""

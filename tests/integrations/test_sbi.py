@@ -347,6 +347,7 @@ def test_two_moons_in_three_rounds():
     assert two_crescents(drawn)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("own_loop", [True, False])
 def test_two_moons(own_loop):
     problem = TwoMoons()
