@@ -341,6 +341,8 @@ def simple_densities(n_rows, encoder, network, transforms):
         ],
         1,
     )
+    for _, missing in encoder.gaps:
+        condition[:, missing] = (condition[:, missing] > 0).double()
     real = torch.randn(n_rows, len(transforms), generator=generator, dtype=torch.float64)
     target = torch.stack(
         [
