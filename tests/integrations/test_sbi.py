@@ -314,7 +314,7 @@ def in_three_rounds(inference, problem, rows):
     return proposal
 
 
-@pytest.mark.parametrize("trainer", [NPE, NPE_A, NPE_B])
+@pytest.mark.parametrize("trainer", [NPE, NPE_A, pytest.param(NPE_B, marks=pytest.mark.slow)])
 def test_gaussian_linear_in_three_rounds(trainer):
     problem = GaussianLinear(correlation=0.3)
     # Quotients of several components need not be densities: NPE-A raises then.
