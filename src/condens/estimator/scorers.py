@@ -15,11 +15,12 @@ import torch
 from numpy.typing import ArrayLike
 from sklearn.base import BaseEstimator
 from sklearn.utils.metadata_routing import MetadataRequest, get_routing_for_object
-from torch import Generator, Tensor
+from torch import Tensor
 
 from condens.data import Rows, TableLike
 from condens.estimator.predictions import Predictions
 from condens.nn import DensityNetwork
+from condens.nn.randomness import seeded_generator
 
 # Rows scored at a time by the energy score, each with thousands of draws.
 ROWS_PER_BLOCK = 500
@@ -89,7 +90,7 @@ def _log_likelihoods(network: DensityNetwork, rows: Rows) -> Tensor:
 @torch.no_grad()
 def _energy_scores(network: DensityNetwork, rows: Rows) -> Tensor:
     # The same draws in every fold: models are compared, not luck.
-    generator = Generator().manual_seed(0)
+    generator = seeded_generator(0)
     condition, target, _ = rows
     scores = torch.empty(len(target), dtype=torch.float64)
     patterns, pattern = (~target.isnan()).unique(dim=0, return_inverse=True)

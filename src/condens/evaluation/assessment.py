@@ -33,6 +33,7 @@ from condens.evaluation.statistics import (
     root,
     weighted_mean,
 )
+from condens.nn.randomness import seeded_generator
 from condens.progress import Progress
 from condens.scalars import as_real, as_whole
 
@@ -90,7 +91,7 @@ def evaluate(
     No miscalibration large enough to matter was found.
     """
     questions = _questions(coverages, quantiles, n_samples)
-    seed = as_whole("seed", seed, 0, fix="Pass 0, for instance.")
+    generator = seeded_generator(seed)
     source = read_source(model, X, y, sample_weight, train=train)
     clusters = read_clusters(groups, len(source))
     weights = None if source.weights is None else source.weights.numpy()
@@ -98,7 +99,7 @@ def evaluate(
     rows = RowScores(source.shape, weights, clusters)
     baselines: dict[str, RowScores] = {}
     with Progress("evaluating", len(source), progress) as line:
-        _score(source, np.arange(len(source)), rows, baselines, questions, seed, line)
+        _score(source, np.arange(len(source)), rows, baselines, questions, generator, line)
     return summarise(source, rows, baselines, questions)
 
 
@@ -177,7 +178,8 @@ def cross_evaluate(
                 )
             whole.target[test] = source.target
             tested[test] = True
-            _score(source, test, rows, baselines, questions, seed + number, line)
+            generator = seeded_generator(seed, number)
+            _score(source, test, rows, baselines, questions, generator, line)
     if whole is None or rows is None:
         raise ArgumentError("cv", got="has no folds", expected="some were expected", fix="Pass 5.")
     if not tested.all():
@@ -256,13 +258,12 @@ def _score(
     rows: RowScores,
     baselines: dict[str, RowScores],
     questions: Questions,
-    seed: int,
+    generator: Generator,
     line: Progress,
 ) -> None:
     """Score the rows of a source, which are those at `places` in `rows`."""
     count, dimensions = source.target.shape
     size = rows_per_block(questions.n_samples, dimensions, source.n_components)
-    generator = Generator().manual_seed(seed)
     for block in torch.arange(count).split(count if source.whole else size):
         target, place = source.target[block], places[block.numpy()]
         answers = score(source.forecast(block), target, questions, generator)

@@ -5,13 +5,14 @@ from dataclasses import dataclass
 from typing import Self
 
 import torch
-from torch import Generator, Tensor
+from torch import Tensor
 from torch.nn.functional import one_hot
 
 from condens.distributions import GaussianMixture, Mixture, TransformedMixture
 from condens.errors import ArgumentError, ModelFileError, ShapeError
 from condens.evaluation.linear import FLOOR, LinearGaussian, fit_linear
 from condens.functional.triangular import packed_size, rescale
+from condens.nn.randomness import seeded_generator
 from condens.nn.scaling import EMPTY, ConditionScaling
 from condens.transforms import Real, Transform
 
@@ -264,7 +265,7 @@ def _some(rows: Tensor, features: int, target: Tensor) -> Tensor:
     count = max(100, count)
     if len(rows) <= count:
         return rows
-    drawn = torch.randperm(len(rows), generator=Generator().manual_seed(0))[:count]
+    drawn = torch.randperm(len(rows), generator=seeded_generator(0))[:count]
     return rows[drawn.sort().values]
 
 

@@ -33,6 +33,7 @@ from condens.evaluation.report import (
 )
 from condens.evaluation.scores import Questions, RowScores, rows_per_block, score
 from condens.evaluation.statistics import Array, Integers, Score, plus_minus, weighted_mean
+from condens.nn.randomness import seeded_generator
 from condens.progress import Progress
 from condens.scalars import as_whole, decode_float, encode_floats
 
@@ -279,7 +280,7 @@ def compare(
             fix='Pass {"mine": model, "theirs": other}.',
         )
     questions = Questions((), (), as_whole("n_samples", n_samples, 2, fix="Pass 199."))
-    seed = as_whole("seed", seed, 0, fix="Pass 0, for instance.")
+    seeded_generator(seed)  # refuses what is none, before the work
     sources = {str(name): read_source(model, X, y, sample_weight) for name, model in models.items()}
     first = next(iter(sources.values()))
     _check_alike(sources, first)
@@ -290,7 +291,7 @@ def compare(
     rows = {name: RowScores(first.shape, weights, clusters) for name in sources}
     with Progress("comparing", len(first) * len(sources), progress) as line:
         for name, source in sources.items():
-            _score(name, source, rows[name], discrete, questions, seed, line)
+            _score(name, source, rows[name], discrete, questions, seeded_generator(seed), line)
     return _summary(sources, rows, clusters, weights)
 
 
@@ -341,12 +342,11 @@ def _score(
     rows: RowScores,
     discrete: tuple[bool, ...],
     questions: Questions,
-    seed: int,
+    generator: Generator,
     line: Progress,
 ) -> None:
     count, dimensions = source.target.shape
     size = rows_per_block(questions.n_samples, dimensions, source.n_components)
-    generator = Generator().manual_seed(seed)
     for block in torch.arange(count).split(count if source.whole else size):
         target, forecast = source.target[block], source.forecast(block)
         answers = score(forecast, target, questions, generator, brief=True)

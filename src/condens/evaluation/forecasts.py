@@ -27,6 +27,7 @@ from torch.distributions import (
 
 from condens.distributions import GaussianMixture, Mixture, TransformedMixture, conversions
 from condens.errors import ArgumentError
+from condens.nn.randomness import torch_seeded_by
 from condens.transforms import Integer, Positive, Real
 
 # Draws are clamped to this size, so that their squares stay finite.
@@ -373,8 +374,7 @@ class DistributionForecast(Forecast):
 
     def sample(self, n_samples: int, generator: Generator) -> Tensor:
         """Draw [S, b, D]; torch's own generator stays as it was."""
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(draw_seed(generator))
+        with torch_seeded_by(generator):
             drawn = self.distribution.sample((n_samples,)).double().cpu()
         return (drawn.unsqueeze(-1) if self.flat else drawn).clamp(-MAX_DRAW, MAX_DRAW)
 
@@ -462,7 +462,8 @@ class ScipyForecast(Forecast):
 
     def sample(self, n_samples: int, generator: Generator) -> Tensor:
         """Draw [S, b, 1]."""
-        drawn = self.frozen.rvs(size=(n_samples, len(self)), random_state=draw_seed(generator))
+        seed = int(torch.randint(2**31 - 1, (), generator=generator))
+        drawn = self.frozen.rvs(size=(n_samples, len(self)), random_state=seed)
         return torch.from_numpy(drawn).double().unsqueeze(-1).clamp(-MAX_DRAW, MAX_DRAW)
 
     def log_prob(self, target: Tensor) -> Tensor:
@@ -554,8 +555,7 @@ class PosteriorForecast(Forecast):
 
     def sample(self, n_samples: int, generator: Generator) -> Tensor:
         """Draw [S, b, D]."""
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(draw_seed(generator))
+        with torch_seeded_by(generator):
             return self._draw(n_samples, self.observations).double().cpu()
 
     def log_prob(self, target: Tensor) -> Tensor | None:
@@ -591,11 +591,6 @@ class PosteriorForecast(Forecast):
                 (n_samples,), x=observations, show_progress_bars=False
             )
         return drawn.detach()
-
-
-def draw_seed(generator: Generator) -> int:
-    """Return a seed for the generators of other libraries."""
-    return int(torch.randint(2**31 - 1, (), generator=generator))
 
 
 def of_distribution(distribution: Distribution) -> Forecast:

@@ -5,11 +5,12 @@ from dataclasses import dataclass
 from typing import NamedTuple, Self
 
 import torch
-from torch import Generator, Tensor
+from torch import Tensor
 
 from condens.errors import ArgumentError, ModelFileError, ShapeError
 from condens.functional.mixture import joint_log_prob
 from condens.functional.triangular import from_upper_root, packed_size
+from condens.nn.randomness import seeded_generator
 from condens.nn.scaling import Standardiser
 
 # Rows that are looked at, and the part of them that the density is not fitted to.
@@ -122,7 +123,7 @@ class Novelty:
                 fix="Pass rows with a weight above zero.",
             )
         # In a random order: the last ones are held out.
-        order = torch.randperm(len(useful), generator=Generator().manual_seed(0))[:MAX_ROWS]
+        order = torch.randperm(len(useful), generator=seeded_generator(0))[:MAX_ROWS]
         rows = condition[useful[order]].flatten(1).double()
         share = weights[useful[order]].double()
         share = share / share.amax()
@@ -329,7 +330,7 @@ def _expectation_maximisation(
 
 def _start(rows: Conditions, components: int) -> Tensor:
     """Return which of some rows, drawn far from each other, is the nearest one to each [n, K]."""
-    generator = Generator().manual_seed(0)
+    generator = seeded_generator(0)
     nearest = torch.zeros(len(rows.weights), dtype=torch.int64)
     distance = torch.full_like(rows.weights, torch.inf)
     chance = rows.weights

@@ -15,6 +15,7 @@ from condens.distributions import Mixture
 from condens.errors import ArgumentError, DimensionError
 from condens.evaluation.statistics import Score, weighted_mean
 from condens.nn import DensityNetwork
+from condens.nn.randomness import seeded_generator
 from condens.progress import Progress
 from condens.scalars import as_whole
 
@@ -136,7 +137,7 @@ def importance(
         clusters = number_groups(read_groups(groups, len(rows)))[useful].numpy()
     rows = rows.take(useful)
     weights = None if rows.weights is None else rows.weights.numpy()
-    generator = Generator().manual_seed(as_whole("seed", seed, 0, fix="Pass 0, for instance."))
+    generator = seeded_generator(seed)
     asked = _asked(names if columns is None else columns, names)
     plain = _log_prob(densities, rows.condition, rows.target)
     scores: dict[str, Score] = {}

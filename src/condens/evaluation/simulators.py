@@ -33,9 +33,10 @@ from condens.evaluation.calibration import (
     coverage_table,
     uniformity_tests,
 )
-from condens.evaluation.forecasts import Forecast, draw_seed
+from condens.evaluation.forecasts import Forecast
 from condens.evaluation.models import Words, forecasts_of
 from condens.evaluation.statistics import Score
+from condens.nn.randomness import seeded_generator, torch_seeded_by
 from condens.progress import Progress
 from condens.scalars import as_whole
 
@@ -362,7 +363,7 @@ def predictive_distance(
     True
     """
     count = as_whole("n_samples", n_samples, 2, fix="Pass 1000, for instance.")
-    generator = _generator(seed)
+    generator = seeded_generator(seed)
     seen, asked = _read_one(observation)
     if not bool(seen.isfinite().all()):
         raise NotFiniteError(
@@ -375,8 +376,7 @@ def predictive_distance(
         posterior = torch.from_numpy(as_doubles(posterior, "posterior")).unsqueeze(1)
     _, ask, _, _ = forecasts_of(posterior, asked, 1, WORDS)
     draws = ask(torch.arange(1)).sample(count, generator)[:, 0]
-    with torch.random.fork_rng(devices=()):
-        torch.manual_seed(draw_seed(generator))
+    with torch_seeded_by(generator):
         simulated = torch.from_numpy(as_doubles(simulator(draws), "simulator(…)"))
     if simulated.shape != (len(draws), *seen.shape):
         raise ShapeError(
@@ -502,7 +502,7 @@ class _Truth:
                 fix="Pass those that were simulated with.",
             )
         count = as_whole("n_samples", n_samples, 1, fix="Pass 199, for instance.")
-        generator = _generator(seed)
+        generator = seeded_generator(seed)
         _, ask, theirs, whole = forecasts_of(posterior, observations, len(values), WORDS)
         size = ask(torch.arange(1)).dimensions
         if size != values.shape[1]:
@@ -601,12 +601,3 @@ def _check_functions(functions: Mapping[str, Quantity] | None) -> dict[str, Quan
                 fix="Pass {name: function}, with parameters [S, b, D] and observations → [S, b].",
             )
     return found
-
-
-def _generator(seed: int) -> Generator:
-    """Return a generator for a seed, whose numbers are not those of torch with the same seed.
-
-    Parameters that were drawn after `torch.manual_seed(0)` would depend on what is drawn here.
-    """
-    seed = as_whole("seed", seed, 0, fix="Pass a seed such as 0.")
-    return Generator().manual_seed((seed + 1) * 0x9E3779B97F4A7C15 % 2**63)

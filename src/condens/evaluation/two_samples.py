@@ -13,6 +13,7 @@ from condens.data import TableLike, TargetColumns
 from condens.data.table import in_order
 from condens.errors import ArgumentError, NotFiniteError, ShapeError
 from condens.evaluation.statistics import Score
+from condens.nn.randomness import seeded_generator
 from condens.progress import Progress
 from condens.scalars import as_real, as_whole
 
@@ -144,7 +145,7 @@ def mmd_squared(
     n_permutations = as_whole(
         "n_permutations", n_permutations, 0, fix="Pass 200, or 0 for no p-value."
     )
-    generator = Generator().manual_seed(as_whole("seed", seed, 0, fix="Pass a seed such as 0."))
+    generator = seeded_generator(seed)
     draws, m, n = torch.cat([a, b]), len(a), len(b)
     # Sums over subsets have more digits near zero.
     draws = draws - draws.mean(0)
