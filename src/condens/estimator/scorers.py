@@ -19,6 +19,7 @@ from torch import Tensor
 
 from condens.data import Rows, TableLike
 from condens.estimator.predictions import Predictions
+from condens.evaluation.models import unwrapped
 from condens.nn import DensityNetwork
 from condens.nn.randomness import seeded_generator
 
@@ -50,7 +51,7 @@ class Scorer:
         sample_weight: ArrayLike | None = None,
     ) -> float:
         """Return the mean score of rows X, [n, F], and y, [n] or [n, D]."""
-        model, X = _innermost(estimator, X)  # noqa: N806
+        model, X = unwrapped(estimator, X)  # noqa: N806
         # Rows of weight zero are left out: 0 · (−inf) is NaN.
         rows = model.read_rows(X, y, sample_weight).observed("y")
         scores = self.scores(model.network_, rows)
@@ -68,19 +69,6 @@ class Scorer:
 
     def __repr__(self) -> str:
         return self.name
-
-
-def _innermost(estimator: Any, X: TableLike) -> tuple[Any, Any]:  # noqa: N803
-    """Return the model inside searches and pipelines, and X as it reaches it."""
-    while True:
-        if hasattr(estimator, "best_estimator_"):
-            estimator = estimator.best_estimator_
-        elif hasattr(estimator, "steps"):
-            if len(estimator.steps) > 1:
-                X = estimator[:-1].transform(X)  # noqa: N806
-            estimator = estimator[-1]
-        else:
-            return estimator, X
 
 
 def _log_likelihoods(network: DensityNetwork, rows: Rows) -> Tensor:

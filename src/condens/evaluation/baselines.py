@@ -4,12 +4,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Self
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
 
 from condens.distributions import GaussianMixture, Mixture, TransformedMixture
-from condens.errors import ArgumentError, ModelFileError, ShapeError
+from condens.errors import ArgumentError, KindError, ModelFileError, ShapeError
 from condens.evaluation.linear import FLOOR, LinearGaussian, fit_linear
 from condens.functional.triangular import packed_size, rescale
 from condens.nn.randomness import seeded_generator
@@ -82,12 +83,19 @@ class Baselines:
                 categories included.
             names: of the targets.
         """
-        if target.dim() != 2 or len(condition) != len(target):
+        if np.ndim(target) != 2 or len(condition) != len(target):
             raise ShapeError(
                 "target",
-                got=f"has shape {list(target.shape)}",
+                got=f"has shape {list(np.shape(target))}",
                 expected=f"[{len(condition)}, targets] was expected",
                 fix="Pass one row for each row of the condition.",
+            )
+        if not all(isinstance(given, Tensor) for given in (condition, target)):
+            raise KindError(
+                "condition or target",
+                got="is no tensor",
+                expected="tensors were expected",
+                fix="Pass torch.as_tensor(…) of them.",
             )
         transforms = tuple(transforms or (Real(),) * target.shape[1])
         weights = torch.ones(len(target)) if weights is None else weights

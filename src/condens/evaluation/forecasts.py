@@ -24,6 +24,7 @@ from torch.distributions import (
     Normal,
     Transform,
 )
+from torch.distributions.transforms import _InverseTransform
 
 from condens.distributions import GaussianMixture, Mixture, TransformedMixture, conversions
 from condens.errors import ArgumentError
@@ -360,7 +361,7 @@ class DistributionForecast(Forecast):
             alike = found.shape == expected.shape and torch.allclose(
                 found, expected, equal_nan=True
             )
-        except (RuntimeError, ValueError, NotImplementedError):
+        except Exception:  # of any class that others wrote
             alike = False
         if alike:
             return DistributionForecast(part)
@@ -394,6 +395,9 @@ class DistributionForecast(Forecast):
         try:
             mean = self.distribution.mean.detach().double().cpu()
         except NotImplementedError:
+            return super().mean(draws)
+        # Codes of categories have a mean, of which torch says NaN.
+        if self.discrete[0] and bool(mean.isnan().any()):
             return super().mean(draws)
         return mean.unsqueeze(-1) if self.flat else mean
 
@@ -670,8 +674,8 @@ def _rows_of(thing: Any, rows: Tensor, size: int | None = None) -> Any:
     size = thing.batch_shape[0] if size is None else size
     new = copy.copy(thing)
     for name, value in vars(thing).items():
-        if name == "_inv":  # of a transform, which refers back to it
-            vars(new)[name] = None
+        if name == "_inv" and not isinstance(thing, _InverseTransform):
+            vars(new)[name] = None  # the inverse of a transform refers back to it
         elif isinstance(value, Tensor) and value.shape[:1] == (size,):
             vars(new)[name] = value[rows]
         elif isinstance(value, Distribution | Transform):

@@ -13,6 +13,7 @@ from condens._version import __version__
 from condens.evaluation.calibration import Bin, Bins, Test
 from condens.evaluation.statistics import Array, Score
 from condens.progress import Progress
+from condens.scalars import printable
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -413,4 +414,4 @@ def _text(text: str) -> str:
     >>> _text('<b> & "c"')
     '&lt;b&gt; &amp; &quot;c&quot;'
     """
-    return escape("".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text))
+    return escape(printable(text))
