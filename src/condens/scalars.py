@@ -82,7 +82,7 @@ def as_levels(name: str, values: Any) -> tuple[float, ...]:
     given = values.tolist() if hasattr(values, "tolist") else values
     if isinstance(given, Real):
         given = [given]
-    fix = "Pass 0.9 for 90 %."
+    fix = "For 90 %, pass 0.9."
     if isinstance(given, str) or not isinstance(given, Iterable):
         raise refused(name, values, "numbers between 0 and 1 were expected", fix)
     expected = "a number between 0 and 1, both excluded, was expected"

@@ -519,6 +519,31 @@ class MDNRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         truth = None if y is None else self.read_rows(X, y).target
         return density.plot(coverages=coverages, truth=truth, overlay=overlay, axes=axes)
 
+    def plot_slices(
+        self,
+        X: TableLike,  # noqa: N803
+        target: str | int,
+        given: str | int,
+        values: ArrayLike | None = None,
+        *,
+        axes: "Axes | None" = None,
+    ) -> "Axes":
+        """Draw what becomes of one target if another one has some value, for one row of X.
+
+        Args:
+            X: one row.
+            target: its name or number.
+            given: the other target.
+            values: of the other one, up to six; by default its quantiles at 10, 50 and 90 %.
+            axes: where to draw; by default on a new figure of pyplot.
+        """
+        from condens.plots import slices
+        from condens.plots.grids import resolve
+
+        density = self.predict_dist(X)
+        known = resolve("given", given, density)
+        return slices(density, resolve("target", target, density), known, values, axes=axes)
+
     def plot_effect(
         self,
         X: TableLike,  # noqa: N803

@@ -7,9 +7,9 @@ import numpy as np
 import torch
 
 from condens.distributions import GaussianMixture, Mixture
-from condens.distributions.checks import Numbers
+from condens.distributions.checks import Numbers, as_tensor
 from condens.distributions.dimensions import Dimension, resolve_dimensions
-from condens.errors import ArgumentError, DimensionError
+from condens.errors import ArgumentError, DimensionError, ShapeError
 from condens.plots.grids import (
     LEVEL_DRAWS,
     Array,
@@ -40,6 +40,7 @@ from condens.plots.style import (
     axes_or_new,
     density_map,
     figure_or_new,
+    leaves_no_figure,
     legend,
     percent,
     thinned,
@@ -65,6 +66,7 @@ LEAST_WEIGHT, LEAST_LABELLED = 0.01, 0.03
 DEPTH = 12.0
 
 
+@leaves_no_figure
 def marginal(
     mixtures: Mixtures,
     dim: Dimension | None = None,
@@ -121,6 +123,7 @@ def marginal(
     return axes
 
 
+@leaves_no_figure
 def joint(
     mixture: Mixture,
     dims: Sequence[Dimension] | None = None,
@@ -165,20 +168,20 @@ def joint(
             fix="Pass two of them, or draw all with corner(mixture).",
         )
     wanted = check_coverages(coverages)
+    shown = np.empty((2, 0)) if limits is None else _check_limits(limits)
     point, table = _extras(one, truth, samples)
     axes = axes_or_new(axes, 5.6, 4.8)
     from matplotlib.colors import PowerNorm
 
     plane = one.marginal(places)
-    shown: list[list[float]] = [[], []] if limits is None else [[*ends] for ends in limits]
     x, y = (
         make_grid(
             [one.marginal(d)],
             JOINT_POINTS,
-            np.append(np.array(also, dtype=np.float64), [] if point is None else point[d]),
+            np.append(ends, [] if point is None else point[d]),
             most=MAX_CELLS,
         )
-        for d, also in zip(places, shown, strict=True)
+        for d, ends in zip(places, shown, strict=True)
     )
     heights = plane_log_density(plane, x, y)
     axes.pcolormesh(
@@ -205,10 +208,11 @@ def joint(
     set_axis(axes, "x", label_of(one, places[0]), x)
     set_axis(axes, "y", label_of(one, places[1]), y)
     if limits is not None:
-        axes.set(xlim=limits[0], ylim=limits[1])
+        axes.set(xlim=shown[0], ylim=shown[1])
     return axes
 
 
+@leaves_no_figure
 def corner(
     mixtures: Mixtures,
     *,
@@ -312,6 +316,19 @@ def corner(
     else:
         legend(figure, entries, title=title, loc="upper right")
     return figure
+
+
+def _check_limits(limits: Any) -> Array:
+    """Return the ends of both axes [2, 2]."""
+    ends = as_tensor("limits", limits, torch.empty(0)).detach().double().numpy()
+    if ends.shape != (2, 2) or not np.isfinite(ends).all() or (ends[:, 0] == ends[:, 1]).any():
+        raise ShapeError(
+            "limits",
+            got=f"is {limits!r}",
+            expected="two different ends of each of two axes were expected",
+            fix="Pass ((0, 1), (0, 1)), for instance.",
+        )
+    return ends
 
 
 def _extras(mixture: Mixture, truth: Any, samples: Any) -> tuple[Array | None, Array | None]:
