@@ -188,3 +188,21 @@ def test_training_is_drawn_with_its_components():
 def test_mistakes_are_named(call, error, message):
     with pytest.raises(error, match=message):
         call()
+
+
+def test_one_value_of_the_condition_is_a_column():
+    density = mixture(1, batch=(1,))
+    axes = effect(density, [3.0], quantiles=(0.5,))
+    x, y, values = heat_map(axes)
+    assert x.min() < 3 < x.max()
+    expected = density[0].log_prob(torch.from_numpy(y)[:, None]).exp()
+    assert np.allclose(values[:, 0], expected, rtol=1e-5)
+    low, high = axes.get_xlim()
+    assert (low, high) == (2.5, 3.5)
+    assert [label.get_text() for label in axes.get_xticklabels()] == ["3"]
+
+
+def test_slices_call_a_dimension_by_its_number_and_tell_values_apart():
+    axes = slices(mixture(2), 0, 1, [1.0, 1.0000001])
+    assert axes.get_xlabel() == "dimension 0"
+    assert len(axes.get_lines()) == 3

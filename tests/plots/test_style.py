@@ -159,6 +159,17 @@ def test_long_names_are_shortened_in_the_middle():
         assert literal("a_b & 5 % $") == r"a\_b \& 5 \% \$"
 
 
+def test_names_that_are_shortened_stay_different():
+    for names in (
+        [f"target_{d} in $" for d in range(6)],
+        [f"{'x' * 20}{d}{'y' * 20}" for d in range(6)],
+        [f"{'x' * d}y{'x' * (40 - d)}" for d in range(15, 21)],
+    ):
+        figure = plots.corner(mixture(6, names=names))
+        shown = [axes.get_xlabel() for axes in figure.axes if axes.get_xlabel()]
+        assert len(shown) == len(set(shown)) == 6
+
+
 def lab(colours):
     """Return CIELAB of sRGB colours."""
     rgb = np.where(colours <= 0.04045, colours / 12.92, ((colours + 0.055) / 1.055) ** 2.4)

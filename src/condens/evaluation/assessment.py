@@ -95,15 +95,15 @@ def evaluate(
     """
     questions = _questions(coverages, quantiles, n_samples)
     generator = seeded_generator(seed)
-    source = read_source(model, X, y, sample_weight, train=train)
-    clusters = read_clusters(groups, len(source))
-    weights = None if source.weights is None else source.weights.numpy()
-    check_observed(source, weights)
-    rows = RowScores(source.shape, weights, clusters)
-    baselines: dict[str, RowScores] = {}
-    with Progress("evaluating", len(source), progress) as line:
+    with Progress("evaluating", show=progress) as line:
+        source = read_source(model, X, y, sample_weight, train=train)
+        clusters = read_clusters(groups, len(source))
+        weights = None if source.weights is None else source.weights.numpy()
+        check_observed(source, weights)
+        rows, line.total = RowScores(source.shape, weights, clusters), len(source)
+        baselines: dict[str, RowScores] = {}
         _score(source, np.arange(len(source)), rows, baselines, questions, generator, line)
-    return summarise(source, rows, baselines, questions)
+        return summarise(source, rows, baselines, questions)
 
 
 class Estimator(Protocol):

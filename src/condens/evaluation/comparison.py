@@ -295,18 +295,21 @@ def compare(
             expected="names that read alike were not expected",
             fix="Give every model a name of its own.",
         )
-    sources = {str(name): read_source(model, X, y, sample_weight) for name, model in models.items()}
-    first = next(iter(sources.values()))
-    _check_alike(sources, first)
-    clusters = read_clusters(groups, len(first))
-    weights = None if first.weights is None else first.weights.numpy()
-    check_observed(first, weights)
-    discrete = _discrete(sources)
-    rows = {name: RowScores(first.shape, weights, clusters) for name in sources}
-    with Progress("comparing", len(first) * len(sources), progress) as line:
+    with Progress("comparing", show=progress) as line:
+        sources = {
+            str(name): read_source(model, X, y, sample_weight) for name, model in models.items()
+        }
+        first = next(iter(sources.values()))
+        _check_alike(sources, first)
+        clusters = read_clusters(groups, len(first))
+        weights = None if first.weights is None else first.weights.numpy()
+        check_observed(first, weights)
+        discrete = _discrete(sources)
+        rows = {name: RowScores(first.shape, weights, clusters) for name in sources}
+        line.total = len(first) * len(sources)
         for name, source in sources.items():
             _score(name, source, rows[name], discrete, questions, seeded_generator(seed), line)
-    return _summary(sources, rows, clusters, weights)
+        return _summary(sources, rows, clusters, weights)
 
 
 def _check_alike(sources: Mapping[str, Source], first: Source) -> None:

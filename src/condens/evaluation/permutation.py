@@ -141,9 +141,9 @@ def importance(
     weights = None if rows.weights is None else (rows.weights / rows.weights.amax()).numpy()
     generator = seeded_generator(seed)
     asked = _asked(names if columns is None else columns, names)
-    plain = _log_prob(densities, rows.condition, rows.target)
     scores: dict[str, Score] = {}
     with Progress("permuting", len(asked) * repeats, progress) as line:
+        plain = _log_prob(densities, rows.condition, rows.target)
         for name, chosen in asked.items():
             encoded = sorted(place for column in chosen for place in places[column])
             pairs = []

@@ -191,7 +191,9 @@ def explained_variance(
     if not math.isfinite(left):
         return Score(-math.inf if left == math.inf else math.nan)
     influence = (left * about - off) / total
-    return Score(1 - left, weighted_mean(influence, weights, groups).standard_error)
+    error = weighted_mean(influence, weights, groups).standard_error
+    # Of a constant mean both are zero but for rounding.
+    return Score(*(0.0 if abs(number) < 1e-12 else number for number in (1 - left, error)))
 
 
 def paired_difference(one: Array, other: Array) -> Array:

@@ -39,6 +39,7 @@ from condens.plots.style import (
     ORANGE,
     axes_or_new,
     density_map,
+    distinct,
     figure_or_new,
     leaves_no_figure,
     legend,
@@ -274,6 +275,7 @@ def corner(
     }
     # Ticks, characters and points of the type that a panel has room for.
     n_ticks, length, font = (3, 22, 9) if size <= 4 else (2, 11, 7)
+    names = distinct([label_of(first, place) for place in places], length)
     mark = ORANGE if len(read) == 1 else DARK
     entries: dict[str, Artist] = {}
     for i, row in enumerate(places):
@@ -298,8 +300,8 @@ def corner(
                     _regions(axes, heights, x, y, levels, place, filled=len(read) == 1)
                 if point is not None:
                     _cross(axes, point[pair], mark)
-                set_axis(axes, "y", label_of(first, row), grids[i], n_ticks=n_ticks, length=length)
-            set_axis(axes, "x", label_of(first, column), grids[j], n_ticks=n_ticks, length=length)
+                set_axis(axes, "y", names[i], grids[i], n_ticks=n_ticks, length=length)
+            set_axis(axes, "x", names[j], grids[j], n_ticks=n_ticks, length=length)
             axes.tick_params(labelsize=font)
             axes.xaxis.label.set_fontsize(font)
             axes.yaxis.label.set_fontsize(font)
@@ -309,6 +311,7 @@ def corner(
             if j:
                 axes.set_ylabel("")
                 axes.tick_params(labelleft=False)
+    figure.align_labels()
     entries.pop("", None)
     title = f"regions: {', '.join(map(percent, sorted(wanted)))}" if size > 1 and wanted else None
     if size == 1:

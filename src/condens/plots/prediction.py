@@ -101,10 +101,16 @@ def effect(
     if points is not None and len(points):
         shown = np.quantile(points[:, 1], [0.005, 0.995])
     grid = make_grid([lines], GRID_POINTS, shown, tail=EFFECT_TAIL)
+    heights, drawn_at = line_density(lines, grid), positions
+    # One value alone is a column of some width.
+    alone = not texts and bool(positions[0] == positions[-1])
+    if alone:
+        half = max(0.5, 1e-3 * abs(float(positions[0])))
+        drawn_at, heights = positions[0] + np.array([-half, half]), heights[:, [0, 0]]
     mesh = axes.pcolormesh(
-        positions,
+        drawn_at,
         grid.points,
-        line_density(lines, grid),
+        heights,
         cmap=density_map(),
         norm=PowerNorm(0.5, vmin=0.0),
         shading="nearest",
@@ -117,8 +123,9 @@ def effect(
     entries: dict[str, Artist] = {}
     for level, curve in zip(levels.ravel().tolist(), found, strict=True):
         style = _quantile_style(level)
-        if texts:
-            drawn: Artist = axes.hlines(curve, positions - 0.35, positions + 0.35, **style)
+        if texts or alone:
+            width = 0.35 if texts else 0.7 * half
+            drawn: Artist = axes.hlines(curve, positions - width, positions + width, **style)
         else:
             (drawn,) = axes.plot(
                 positions, curve, drawstyle="steps-mid" if grid.step else "default", **style
@@ -129,8 +136,10 @@ def effect(
     if texts:
         axes.set_xticks(range(len(texts)), [literal(text, 16) for text in texts])
         axes.set_xlim(-0.5, len(texts) - 0.5)
-    elif positions[0] < positions[-1]:
-        axes.set_xlim(positions[0], positions[-1])
+    else:
+        axes.set_xlim(drawn_at[0], drawn_at[-1])
+    if alone:
+        axes.set_xticks(positions[:1], [number(positions[0])])
     if colorbar:
         axes.figure.colorbar(mesh, ax=axes, label=grid.quantity, pad=0.02)
     legend(axes, entries)

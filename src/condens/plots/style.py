@@ -1,7 +1,7 @@
 """Figures, colours and labels of all plots; no setting of matplotlib is changed."""
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import wraps
 from typing import TYPE_CHECKING, Literal, ParamSpec, TypeVar
 
@@ -132,6 +132,21 @@ def literal(text: object, length: int = MAX_LABEL) -> str:
     if len(shown) > length:
         shown = f"{shown[: length // 2]}…{shown[len(shown) - (length - 1) // 2 :]}"
     return shown.translate(_TEX) if rcParams["text.usetex"] else shown.replace("$", r"\$")
+
+
+def distinct(names: Sequence[str], length: int) -> list[str]:
+    """Return names that stay different when they are shortened to a length.
+
+    >>> distinct(["mean radius of cells", "mean width of cells"], 11)
+    ['…radius of cells', '…width of cells']
+    """
+    if len({literal(name, length) for name in names}) == len(set(names)):
+        return list(names)
+    start = next((i for i, c in enumerate(zip(*names, strict=False)) if len({*c}) > 1), 0)
+    parts = [f"…{name[start:]}" for name in names]
+    if len({literal(part, length) for part in parts}) == len(set(names)):
+        return parts
+    return [f"{place}: {name}" for place, name in enumerate(names)]
 
 
 def number(value: float) -> str:
