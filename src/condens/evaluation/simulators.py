@@ -401,17 +401,21 @@ def predictive_distance(
             expected="distances need at least two finite ones",
             fix="Check the simulator at draws of the posterior.",
         )
-    kept = simulated[fine]
-    gaps = (
-        (kept - seen).reshape(len(kept), -1).norm(dim=1)
-        if distance is None
-        else torch.from_numpy(as_doubles(distance(kept, seen), "distance(…)"))
-    )
-    if gaps.shape != (len(fine) - n_failed,):
+    return PredictiveDistance(_distances(simulated[fine], seen, distance).numpy(), n_failed)
+
+
+def _distances(
+    simulated: Tensor, seen: Tensor, distance: Callable[[Tensor, Tensor], Tensor] | None
+) -> Tensor:
+    """Return the distances [S] of simulations from an observation, checked."""
+    if distance is None:
+        return (simulated - seen).reshape(len(simulated), -1).norm(dim=1)
+    gaps = torch.from_numpy(as_doubles(distance(simulated, seen), "distance(…)"))
+    if gaps.shape != (len(simulated),):
         raise ShapeError(
             "distance(…)",
             got=f"has shape {list(gaps.shape)}",
-            expected=f"[{len(fine) - n_failed}] was expected",
+            expected=f"[{len(simulated)}] was expected",
             fix="Return a number for each simulation.",
         )
     if bool(gaps.isnan().any()):
@@ -421,7 +425,7 @@ def predictive_distance(
             expected="a distance of every simulation was expected",
             fix="Return inf for what is out of reach.",
         )
-    return PredictiveDistance(gaps.numpy(), n_failed)
+    return gaps
 
 
 def _read_one(observation: Any) -> tuple[Tensor, Any]:

@@ -291,26 +291,15 @@ def corner(
                 axes.set_ylim(bottom=0)
             else:
                 pair = [column, row]
-                if table is not None:
-                    _dots(axes, table[:, pair])
-                for place, (label, one) in enumerate(read.items()):
-                    plane, x, y = one.marginal(pair), grids[j], grids[i]
-                    heights = plane_log_density(plane, x, y)
-                    levels = levels_of(plane, drawn[label][:, pair], wanted, x, y)
-                    _regions(axes, heights, x, y, levels, place, filled=len(read) == 1)
+                planes = [
+                    (one.marginal(pair), drawn[label][:, pair]) for label, one in read.items()
+                ]
+                _draw_plane(axes, planes, grids[j], grids[i], wanted, _pick(table, pair))
                 if point is not None:
                     _cross(axes, point[pair], mark)
                 set_axis(axes, "y", names[i], grids[i], n_ticks=n_ticks, length=length)
             set_axis(axes, "x", names[j], grids[j], n_ticks=n_ticks, length=length)
-            axes.tick_params(labelsize=font)
-            axes.xaxis.label.set_fontsize(font)
-            axes.yaxis.label.set_fontsize(font)
-            if i < size - 1:
-                axes.set_xlabel("")
-                axes.tick_params(labelbottom=False)
-            if j:
-                axes.set_ylabel("")
-                axes.tick_params(labelleft=False)
+            _trim(axes, font, bottom=i == size - 1, left=not j)
     figure.align_labels()
     entries.pop("", None)
     title = f"regions: {', '.join(map(percent, sorted(wanted)))}" if size > 1 and wanted else None
@@ -342,6 +331,38 @@ def _extras(mixture: Mixture, truth: Any, samples: Any) -> tuple[Array | None, A
 
 def _column(values: Array | None, place: int) -> Array | None:
     return None if values is None else np.atleast_1d(values[..., place])
+
+
+def _pick(table: Array | None, pair: list[int]) -> Array | None:
+    return None if table is None else table[:, pair]
+
+
+def _draw_plane(
+    axes: "Axes",
+    planes: Sequence[tuple[Mixture, torch.Tensor]],
+    x: Grid,
+    y: Grid,
+    coverages: Sequence[float],
+    samples: Array | None,
+) -> None:
+    """Draw the regions of densities of two dimensions, each with draws of it."""
+    if samples is not None:
+        _dots(axes, samples)
+    for place, (plane, drawn) in enumerate(planes):
+        levels = levels_of(plane, drawn, coverages, x, y)
+        heights = plane_log_density(plane, x, y)
+        _regions(axes, heights, x, y, levels, place, filled=len(planes) == 1)
+
+
+def _trim(axes: "Axes", font: float, *, bottom: bool, left: bool) -> None:
+    """Set the size of the type, and leave names and numbers to the panels at the edge."""
+    axes.tick_params(labelsize=font, labelbottom=bottom, labelleft=left)
+    axes.xaxis.label.set_fontsize(font)
+    axes.yaxis.label.set_fontsize(font)
+    if not bottom:
+        axes.set_xlabel("")
+    if not left:
+        axes.set_ylabel("")
 
 
 def _draw_lines(
