@@ -91,11 +91,16 @@ NETWORKS = {
     "years": lambda: network_of(2, "full", 3, dtype=torch.float64, loc=1.7e9),
     "transforms": lambda: bounded(
         network_of(
-            3,
+            4,
             "full",
             2,
             dtype=torch.float64,
-            transforms=[Positive(0.1), Interval(-0.3, 0.7), Real()],
+            transforms=[
+                Positive(0.1),
+                Interval(-0.3, 0.7),
+                Real(),
+                Interval(0.0, 2.0, link="logit"),
+            ],
         )
     ),
     "ensemble": lambda: bounded(ensemble()),

@@ -31,6 +31,7 @@ from condens.estimator.construction import (
     SETTING_NAMES,
     Architecture,
     Splitter,
+    caller_level,
     check_flag,
     check_parameters,
     choose_transforms,
@@ -39,12 +40,7 @@ from condens.estimator.construction import (
 )
 from condens.estimator.document import Fitted, from_dict, to_dict
 from condens.estimator.effects import Sweep
-from condens.estimator.inputs import (
-    Division,
-    Inputs,
-    caller_level,
-    divide,
-)
+from condens.estimator.inputs import Division, Inputs, divide
 from condens.estimator.predictions import Array, Predictions, draw_seed
 from condens.evaluation.baselines import Baselines
 from condens.evaluation.conformal import Calibration, Region
