@@ -119,8 +119,8 @@ class TransformedMixture(Mixture):
     def support(self) -> Constraint:
         """Return the support of every dimension, as torch and Pyro ask for it.
 
-        `biject_to(support)` is a bijection to it (of intervals by the logit, whatever their link);
-        with whole numbers there is none, and it raises `NoClosedFormError`.
+        `biject_to(support)` is the bijection that `transforms` are; with whole numbers there is
+        none, and it raises `NoClosedFormError`.
         """
         each = [transform.constraint for transform in self.transforms]
         # One axis of events, over which `cat` alone does not collect.

@@ -88,7 +88,7 @@ class MDNRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         target_transform: for constrained targets: "positive", "count", "integer", "unit", a
             tuple (lower, upper) or a `condens.transforms.Transform`, for all targets, in a list
             with one for each, or as {name: …}. "auto" chooses by the data, with a warning that
-            names its choice.
+            names its choice. Targets exactly on a bound are refused, with advice.
         backbone: makes, from the number of condition columns, a module that maps them to
             features [b, F] and has F as attribute `features`; in place of an MLP.
         epochs, batch_size, learning_rate: as in `settings`; the other settings keep their

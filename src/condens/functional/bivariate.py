@@ -37,8 +37,8 @@ def excess(first: Tensor, second: Tensor, rapidity: Tensor) -> Tensor:
         rapidity: V, which keeps the digits of correlations near ±1.
 
     >>> zero = torch.zeros((), dtype=torch.float64)
-    >>> float(excess(zero, zero, torch.atanh(zero + 0.5)))  # asin(½)/2π
-    0.08333333333333333
+    >>> excess(zero, zero, torch.atanh(zero + 0.5))  # asin(½)/2π = 1/12
+    tensor(0.0833, dtype=torch.float64)
     """
     first, second = (end.clamp(-_REACH, _REACH) for end in (first, second))
     apart, together = (0.25 * (first + side * second).square() for side in (-1, 1))

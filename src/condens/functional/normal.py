@@ -34,7 +34,7 @@ def quantile(part: Tensor, whole: Tensor) -> Tensor:
     tensor(-37.6019, dtype=torch.float64)
     """
     share = part / whole
-    tiny = share < _TINY
+    tiny = (share < _TINY) & (part > 0)
     usual = torch.special.ndtri(torch.where(tiny, 0.5, share))
     log_share = torch.where(tiny, part, _TINY).log() - torch.where(tiny, whole, 1.0).log()
     # Φ(−z) = φ(z)/z (1 − 1/z² + 3/z⁴ − …), solved for z; a step divides the error by z² > 1300.

@@ -370,12 +370,13 @@ def _translations() -> dict[Any, Callable[..., Any]]:
         return op.Constant(value=make_tensor("", dtype, [], [s]))
 
     def polynomial(s: Any, function: Callable[[Tensor], Tensor]) -> Any:
-        # Clenshaw's recurrence.
-        now, before, twice = (constant(c, DOUBLE) for c in (0.0, 0.0, 2.0))
-        for c in reversed(_chebyshev(function)):
-            step = op.Add(op.Mul(op.Mul(twice, s), now), constant(c, DOUBLE))
-            now, before = op.Sub(step, before), now
-        return op.Sub(now, op.Mul(s, before))
+        # Clenshaw's recurrence, scaled: ONNX's optimiser takes what is below 1e-8 for 0.
+        unit, twice = 2.0**60, op.Mul(constant(2.0, DOUBLE), s)
+        *rest, last = (constant(unit * c, DOUBLE) for c in _chebyshev(function))
+        now, before = last, constant(0.0, DOUBLE)
+        for c in reversed(rest):
+            now, before = op.Sub(op.Add(op.Mul(twice, now), c), before), now
+        return op.Div(op.Sub(now, op.Mul(s, before)), constant(unit, DOUBLE))
 
     def erfc(self: Any) -> Any:
         z, one, two = op.Abs(self), constant(1.0, DOUBLE), constant(2.0, DOUBLE)

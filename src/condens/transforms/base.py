@@ -8,7 +8,8 @@ from typing import Any, ClassVar, NoReturn
 
 import torch
 from torch import Tensor
-from torch.distributions import biject_to, transform_to
+from torch.distributions import biject_to, constraints, transform_to
+from torch.distributions import transforms as torch_transforms
 from torch.distributions.constraints import Constraint
 
 from condens.errors import ArgumentError, NoClosedFormError
@@ -213,6 +214,51 @@ class WholeNumbers(Constraint):
         return f"WholeNumbers(lower_bound={self.lower_bound})"
 
 
+class Between(constraints.interval):
+    """The support of numbers between two bounds as a torch constraint, with its own bijection."""
+
+    def __init__(self, transform: "Transform", lower_bound: float, upper_bound: float) -> None:
+        super().__init__(lower_bound, upper_bound)  # type: ignore[no-untyped-call]
+        self.transform = transform
+
+
+class Bijection(torch_transforms.Transform):
+    """A transform from real numbers to targets, as torch has them: x ↦ from_real(x)."""
+
+    domain = constraints.real
+    bijective = True
+    sign = 1
+
+    def __init__(self, support: Between, cache_size: int = 0) -> None:
+        super().__init__(cache_size=cache_size)
+        self.codomain = support
+        self._support = support
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Bijection) and other._own == self._own
+
+    def __hash__(self) -> int:
+        return hash(self._own)
+
+    def with_cache(self, cache_size: int = 1) -> "Bijection":
+        """Return the same bijection with another cache."""
+        return Bijection(self._support, cache_size)
+
+    def log_abs_det_jacobian(self, x: Tensor, y: Tensor) -> Tensor:  # noqa: ARG002
+        """Return log|dy/dx|."""
+        return -self._own.log_slope_at(x).to(x.dtype)
+
+    @property
+    def _own(self) -> Transform:
+        return self._support.transform
+
+    def _call(self, x: Tensor) -> Tensor:
+        return self._own.nearest(self._own.from_real(x).to(x.dtype))
+
+    def _inverse(self, y: Tensor) -> Tensor:
+        return self._own.to_real(y).to(y.dtype)
+
+
 def _refuse(constraint: WholeNumbers) -> NoReturn:
     raise NoClosedFormError(
         "the support",
@@ -225,3 +271,4 @@ def _refuse(constraint: WholeNumbers) -> NoReturn:
 
 for _registry in (biject_to, transform_to):
     _registry.register(WholeNumbers, _refuse)
+    _registry.register(Between, Bijection)

@@ -14,7 +14,7 @@ from condens.functional import pushforward, scores
 from condens.functional.precision import widen
 from condens.scalars import as_choice, as_real, as_whole
 from condens.transforms import scores as adaptive
-from condens.transforms.base import TRANSFORMS, Transform, WholeNumbers
+from condens.transforms.base import TRANSFORMS, Between, Transform, WholeNumbers
 from condens.transforms.links import LINKS, Link
 
 # Up to here double precision holds every whole number.
@@ -199,7 +199,7 @@ class Interval(Transform):
     @property
     def constraint(self) -> Constraint:
         """The bounds as a torch constraint."""
-        return constraints.interval(self.lower, self.upper)
+        return Between(self, self.lower, self.upper)
 
     @property
     def width(self) -> float:
