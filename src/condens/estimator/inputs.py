@@ -50,9 +50,10 @@ class Inputs:
         table = Table.read(X, "X")
         target = _read_targets(y, "y")
         encoder = TableEncoder.fit(table, "X")
-        transforms = announced_transforms(target_transform, target)
-        inputs = cls(encoder, target.names, target.flat, transforms)
         rows = Rows.of(encoder.encode(table, "X"), target.values, sample_weight, names=NAMES)
+        seen = target._replace(values=rows.target[rows.useful])
+        transforms = announced_transforms(target_transform, seen)
+        inputs = cls(encoder, target.names, target.flat, transforms)
         return inputs, inputs.supported(rows)
 
     @property
