@@ -74,6 +74,19 @@ def test_bounded_parameters_stay_in_their_bounds():
     assert_close(coverage, torch.tensor(1.0).double(), rtol=0, atol=1e-3)
 
 
+class Joined(dist.Distribution):
+    """Several distributions beside each other, as sbi's MultipleIndependent."""
+
+    def __init__(self, parts):
+        self.parts, self.sizes = parts, [part.batch_shape.numel() for part in parts]
+        super().__init__(event_shape=torch.Size([sum(self.sizes)]), validate_args=False)
+
+    @property
+    def support(self):
+        each = [part.support for part in self.parts]
+        return dist.constraints.independent(dist.constraints.cat(each, 0, self.sizes), 1)
+
+
 BOX = torch.tensor([0.0, -2.0, 5.0]), torch.tensor([1.0, 2.0, 5.5])
 INTERVALS = tuple(Interval(*pair) for pair in zip(*(end.tolist() for end in BOX), strict=True))
 UNDERSTOOD = {
@@ -96,9 +109,9 @@ UNDERSTOOD = {
         TransformedMixture(GaussianMixture(*random_parameters((), 2, 3)), INTERVALS),
         INTERVALS,
     ),
-    "posterior as prior": (
-        dist.Independent(dist.Independent(dist.Uniform(*BOX), 0), 1),
-        INTERVALS,
+    "joined": (
+        Joined([dist.Gamma(torch.ones(2), 1.0), dist.Uniform(torch.zeros(1), 3.0)]),
+        (Positive(), Positive(), Interval(0.0, 3.0)),
     ),
 }
 

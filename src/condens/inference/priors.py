@@ -42,13 +42,13 @@ def transforms_of(prior: Prior, count: int) -> tuple[Transform, ...]:
     if isinstance(prior, Mixture):
         found = list(prior.transforms)
     elif isinstance(prior, Distribution):
-        found = _of_support(prior, prior.support, count)
+        found = _of_distribution(prior, count)
     elif not isinstance(prior, tuple | list):
         raise _refused(prior)
     elif parts := [one for one in prior if isinstance(one, Distribution)]:
         if len(parts) < len(prior):
             raise _refused(prior)
-        found = [each for one in parts for each in _of_support(one, one.support, 1)]
+        found = [each for one in parts for each in _of_distribution(one, 1)]
     elif len(prior) == 2:
         lower, upper = (
             torch.from_numpy(as_doubles(end, f"prior[{i}]")) for i, end in enumerate(prior)
@@ -78,15 +78,19 @@ def off_bounds(transform: Transform, draws: Tensor) -> Tensor:
     return torch.where(high, transform.upper - step, inside)
 
 
+def _of_distribution(prior: Distribution, count: int) -> list[Transform]:
+    """Return the transforms of a distribution; one over a single number is that of each."""
+    shape = prior.batch_shape + prior.event_shape
+    return _of_support(prior, prior.support, shape.numel() if shape else count)
+
+
 def _of_support(prior: Distribution, support: Constraint | None, count: int) -> list[Transform]:
-    """Return the transforms of a constraint, `count` of them where it is one number's."""
+    """Return the transforms of a constraint over `count` numbers."""
     if isinstance(support, constraints.independent):
         return _of_support(prior, support.base_constraint, count)
     if isinstance(support, constraints.cat):
         parts = zip(support.cseq, support.lengths, strict=True)
         return [each for part, length in parts for each in _of_support(prior, part, length)]
-    size = prior.batch_shape.numel() * prior.event_shape.numel()
-    count = size if prior.batch_shape or prior.event_shape else count
     if support in (constraints.real, constraints.real_vector):
         return [Real()] * count
     lower, upper = (getattr(support, f"{end}_bound", None) for end in ("lower", "upper"))
