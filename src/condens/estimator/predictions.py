@@ -13,7 +13,7 @@ from torch import Generator, Tensor
 
 from condens.distributions import Mixture
 from condens.errors import ArgumentError, ExtrapolationWarning
-from condens.estimator.inputs import caller_level
+from condens.estimator.construction import caller_level
 from condens.evaluation.conformal import Calibration
 from condens.nn import DensityNetwork
 from condens.nn.randomness import seeded_generator
