@@ -12,7 +12,7 @@ from table import Runs, load, options
 STYLES = {
     "condens": ("#0072B2", "o", 70),
     "condens-1": ("#56B4E9", "o", 28),
-    "linear": ("#999999", "|", 40),
+    "linear": ("#555555", "|", 60),
     "diagonal": ("#999999", "x", 26),
     "sbi-mdn": ("#E69F00", "s", 20),
     "sbi-nsf": ("#D55E00", "^", 24),

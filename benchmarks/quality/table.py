@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from journal import Record, read
-from methods import find_method
+from methods import METHODS, find_method
 from tasks import TASKS, Task
 
 LEVELS = {"coverage_50": 0.5, "coverage_90": 0.9}
@@ -61,7 +61,8 @@ class Runs:
                 self.cells[place][split] = record
         self.cells = {place: cell for place, cell in self.cells.items() if cell}
         self.tasks = [TASKS[name] for name in TASKS if any(t == name for t, _ in self.cells)]
-        self.methods = list(self.versions)
+        order = list(METHODS)
+        self.methods = sorted(self.versions, key=lambda m: (order.index(m.partition(":")[0]), m))
 
     def values(self, task: str, method: str, score: str) -> dict[int, float]:
         """Return a score by split."""
