@@ -408,6 +408,30 @@ def test_rows_that_no_fold_tests_are_left_out():
     assert np.isnan(report.rows["log_likelihood"][:10]).all()
 
 
+class Rising(BaseEstimator):
+    """Forecasts N(first row of the fit, 1), so that every fold gives other scores."""
+
+    def fit(self, x, y):  # noqa: ARG002
+        self.first_ = float(x[0, 0])
+        return self
+
+    def predict_dist(self, x):
+        return torch.distributions.Normal(torch.full((len(x),), self.first_), 1.0)
+
+
+def test_a_row_that_several_folds_test_counts_once_by_the_first():
+    x = np.arange(6.0)[:, None]
+    folds = [([0], [2, 3, 3]), ([1], [3, 4]), ([2], [2, 4]), ([5], [5])]
+    once = [([0], [2, 3]), ([1], [4]), ([5], [5])]
+    many, few = (cross_evaluate(Rising(), x, x[:, 0], cv=cv, seed=1) for cv in (folds, once))
+    np.testing.assert_array_equal(many.rows["mean"][2:, 0], [0, 0, 1, 5])
+    assert many.n_rows == 4
+    for name in ("pinball_0.25", "width_0.9", "crps", "mae"):
+        assert many.targets["y"][name] == few.targets["y"][name]
+    # |y − median|/2, and the mean of four widths of a standard normal
+    assert many.targets["y"]["pinball_0.5"].value == pytest.approx(np.mean([2, 3, 3, 0]) / 2)
+
+
 def test_a_regressor_out_of_fold(fitted):
     _, x, y = fitted
     model = MDNRegressor(1, random_state=0, epochs=2, width=8, depth=1)

@@ -10,7 +10,14 @@ from scipy import integrate, stats
 from torch import Generator
 
 from condens import GaussianMixture, MDNRegressor, TransformedMixture
-from condens.errors import ArgumentError, DimensionError, KindError, NotFiniteError, ShapeError
+from condens.errors import (
+    ArgumentError,
+    CondensError,
+    DimensionError,
+    KindError,
+    NotFiniteError,
+    ShapeError,
+)
 from condens.evaluation import simulators
 from condens.evaluation.forecasts import PosteriorForecast
 from condens.evaluation.simulators import (
@@ -135,6 +142,28 @@ def test_a_posterior_of_sbi_is_right_about_its_own_draws(sbi_posterior):
     forecast.normalised = False
     apart = fast - forecast.relative_log_prob_at(draws)
     torch.testing.assert_close(apart, apart[:1].expand_as(apart), atol=1e-4, rtol=0)
+
+
+def test_the_density_of_a_posterior_of_sbi_is_normalised_inside_the_prior(sbi_posterior):
+    observations = torch.tensor([[0.0, 0.0], [0.9, -0.9]])
+    side = (torch.arange(60) + 0.5) / 30 - 1
+    grid = torch.cartesian_prod(side, side)[:, None].expand(-1, 2, -1)
+    density = PosteriorForecast(sbi_posterior, observations).log_prob_at(grid)
+    # The share of 10⁴ draws that are inside has an error below 0.01.
+    torch.testing.assert_close(4 * density.exp().mean(0), torch.ones(2).double(), rtol=0, atol=0.04)
+
+
+@pytest.mark.parametrize("ask", [sbc, expected_coverage, tarp])
+def test_posteriors_of_sbi_name_what_is_wrong(sbi_posterior, ask):
+    theta = torch.zeros(9, 2)
+    for match, wrong in (
+        ("observations is None", None),
+        ("observations has 5 rows", theta[:5]),
+        ("observations cannot be read by DirectPosterior", theta[:, :1]),
+        ("observations is NaN", theta * torch.nan),
+    ):
+        with pytest.raises(CondensError, match=match):
+            ask(sbi_posterior, theta, wrong)
 
 
 # Closed forms.

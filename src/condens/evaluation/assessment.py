@@ -134,16 +134,46 @@ def cross_evaluate(
         estimator: an `MDNRegressor`, or anything with `fit` that `evaluate` takes when fitted.
         X, y: as in `evaluate`.
         cv: a number of folds, shuffled by `seed`, a splitter of scikit-learn, or pairs of rows to
-            fit and to test. Rows that are never tested are left out.
+            fit and to test. Rows that are never tested are left out; a row that several folds test
+            counts once, by the first of them.
         sample_weight: [n], in the fits and in the scores.
         groups: [n]; whole groups are held out, and standard errors are those of groups.
         coverages, quantiles, n_samples, seed, progress: as in `evaluate`.
     """
-    from sklearn.base import clone
-    from sklearn.utils import _safe_indexing
-
     questions = _questions(coverages, quantiles, n_samples)
     seeded_generator(seed)  # refuses what is none, before the work
+    _unfitted(estimator)  # the same
+    count = len(TargetColumns.of(y, "y", observed=False).values)
+    columns_of(needed(X, "X"), count, {})
+    weights = read_weights(sample_weight, count)
+    labels = None if groups is None else read_groups(groups, count)
+    splits = _splits(cv, count, labels, seed)
+    whole: Source | None = None
+    rows = RowScores((count, 0))
+    baselines: dict[str, RowScores] = {}
+    tested = np.zeros(count, dtype=bool)
+    with Progress("cross-evaluating", len(splits) * count, progress) as line:
+        for number, (fit, test) in enumerate(splits):
+            source = _fold(estimator, X, y, weights, labels, fit, test)
+            line.advance(count - len(test))
+            if whole is None:
+                whole = _empty(source, estimator, X, y, weights)
+                each = None if weights is None else weights.numpy()
+                rows = RowScores(whole.shape, each, read_clusters(groups, count))
+            whole.target[test] = source.target
+            tested[test] = True
+            generator = seeded_generator(seed, number)
+            _score(source, test, rows, baselines, questions, generator, line)
+    assert whole is not None  # there is a fold at least
+    if not tested.all():
+        whole.left_out[f"{int((~tested).sum())} rows"] = "the splitter never tests them"
+    return summarise(whole, rows, baselines, questions)
+
+
+def _unfitted(estimator: Any) -> Any:
+    """Return a clone, or refuse what is no estimator."""
+    from sklearn.base import clone
+
     if isinstance(estimator, type) or not hasattr(estimator, "fit"):
         raise KindError(
             "estimator",
@@ -151,50 +181,42 @@ def cross_evaluate(
             expected="an estimator to fit was expected",
             fix="Pass MDNRegressor(), for instance.",
         )
-    count = len(TargetColumns.of(y, "y", observed=False).values)
-    columns_of(needed(X, "X"), count, {})
-    weights = read_weights(sample_weight, count)
-    labels = None if groups is None else read_groups(groups, count)
-    splits = _splits(cv, count, labels, seed)
-    whole: Source | None = None
-    rows: RowScores | None = None
-    baselines: dict[str, RowScores] = {}
-    tested = np.zeros(count, dtype=bool)
-    with Progress("cross-evaluating", len(splits) * count, progress) as line:
-        for number, (fit, test) in enumerate(splits):
-            parameters = {
-                "sample_weight": None if weights is None else weights.numpy()[fit],
-                "groups": None if labels is None else labels[fit],
-            }
-            fitted = clone(estimator)
-            fitted.fit(
-                _safe_indexing(X, fit),
-                _safe_indexing(y, fit),
-                **_fit_parameters(estimator, parameters),
-            )
-            line.advance(count - len(test))
-            some = None if weights is None else weights.numpy()[test]
-            source = read_source(fitted, _safe_indexing(X, test), _safe_indexing(y, test), some)
-            if whole is None or rows is None:
-                whole = _empty(source, estimator, X, y, weights)
-                rows = RowScores(
-                    whole.shape,
-                    None if weights is None else weights.numpy(),
-                    read_clusters(groups, count),
-                )
-            whole.target[test] = source.target
-            tested[test] = True
-            generator = seeded_generator(seed, number)
-            _score(source, test, rows, baselines, questions, generator, line)
-    assert whole is not None  # there is a fold at least
-    assert rows is not None
-    if not tested.all():
-        whole.left_out[f"{int((~tested).sum())} rows"] = "the splitter never tests them"
-    return summarise(whole, rows, baselines, questions)
+    try:
+        return clone(estimator)
+    except (RuntimeError, TypeError) as error:
+        raise KindError(
+            "estimator",
+            got=f"is a {type(estimator).__name__} that cannot be cloned ({error})",
+            expected="every fold fits a clone",
+            fix="Fit it to each fold yourself, and evaluate it on the others.",
+        ) from error
+
+
+def _fold(
+    estimator: Any,
+    X: TableLike,  # noqa: N803
+    y: TableLike,
+    weights: Tensor | None,
+    groups: Any,
+    fit: Integers,
+    test: Integers,
+) -> Source:
+    """Return a clone that is fitted to some rows, with those that it is tested by."""
+    from sklearn.utils import _safe_indexing
+
+    given = {
+        "sample_weight": None if weights is None else weights.numpy()[fit],
+        "groups": None if groups is None else groups[fit],
+    }
+    fitted = _unfitted(estimator)
+    known = _fit_parameters(estimator, given)
+    fitted.fit(_safe_indexing(X, fit), _safe_indexing(y, fit), **known)
+    some = None if weights is None else weights.numpy()[test]
+    return read_source(fitted, _safe_indexing(X, test), _safe_indexing(y, test), some)
 
 
 def _splits(cv: Any, n_rows: int, groups: Any, seed: int) -> list[tuple[Integers, Integers]]:
-    """Return the numbers of the rows that are fitted and tested in each fold."""
+    """Return the numbers of the rows that are fitted and tested in each fold, each tested once."""
     from sklearn.model_selection import GroupKFold, KFold, check_cv
 
     if isinstance(cv, Integral):
@@ -218,7 +240,11 @@ def _splits(cv: Any, n_rows: int, groups: Any, seed: int) -> list[tuple[Integers
             expected="rows to fit and to test were expected",
             fix="Pass 5.",
         )
-    return splits
+    first = np.full(n_rows, len(splits))
+    for fold, (_, test) in reversed([*enumerate(splits)]):
+        first[test] = fold
+    tests = ((fit, np.flatnonzero(first == fold)) for fold, (fit, _) in enumerate(splits))
+    return [(fit, test) for fit, test in tests if len(test)]
 
 
 def _fit_parameters(estimator: Any, given: dict[str, Any]) -> dict[str, Any]:

@@ -8,7 +8,7 @@ over rows is right and its noise is part of the standard error.
 import copy
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import cached_property
 from typing import Any
@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from torch import Generator, Tensor
 from torch.distributions import (
+    Categorical,
     Distribution,
     Independent,
     MixtureSameFamily,
@@ -27,7 +28,7 @@ from torch.distributions import (
 from torch.distributions.transforms import _InverseTransform
 
 from condens.distributions import GaussianMixture, Mixture, TransformedMixture, conversions
-from condens.errors import ArgumentError
+from condens.errors import ArgumentError, NotFiniteError
 from condens.nn.randomness import torch_seeded_by
 from condens.transforms import Integer, Positive, Real
 
@@ -335,6 +336,7 @@ class DistributionForecast(Forecast):
         self.flat = not distribution.event_shape
         with torch.random.fork_rng(devices=[]):
             self._inside = distribution.sample()
+        _check_finite(distribution, [self._inside])
 
     @property
     def dimensions(self) -> int:
@@ -436,11 +438,10 @@ class DistributionForecast(Forecast):
 
 
 class ScipyForecast(Forecast):
-    """One target by a frozen distribution of scipy for each row, as NGBoost predicts them."""
+    """One target by frozen distributions of scipy, as NGBoost predicts them: one for each row."""
 
-    def __init__(self, predicted: Any) -> None:
-        self.predicted = predicted
-        self.frozen = predicted.dist
+    def __init__(self, frozen: Any) -> None:
+        self.frozen = frozen
         self.whole = hasattr(self.frozen, "pmf") and not hasattr(self.frozen, "pdf")
 
     @property
@@ -454,11 +455,17 @@ class ScipyForecast(Forecast):
         return (self.whole,)
 
     def __len__(self) -> int:
-        return len(self.predicted)
+        given = (*self.frozen.args, *self.frozen.kwds.values())
+        return int(np.broadcast_shapes(*map(np.shape, given))[0])
 
     def take(self, rows: Tensor) -> "ScipyForecast":
         """Return the distributions of some rows."""
-        return ScipyForecast(self.predicted[rows.numpy()])
+
+        def some(values: Any) -> Any:
+            return np.broadcast_to(values, len(self))[rows.numpy()]
+
+        given = {name: some(values) for name, values in self.frozen.kwds.items()}
+        return ScipyForecast(self.frozen.dist(*map(some, self.frozen.args), **given))
 
     def marginal(self, dims: Sequence[int]) -> "ScipyForecast":  # noqa: ARG002
         """Return the only target there is."""
@@ -527,12 +534,14 @@ class CellForecast(PartForecast):
 class PosteriorForecast(Forecast):
     """A posterior of sbi given one observation for each row."""
 
-    def __init__(self, posterior: Any, observations: Tensor) -> None:
+    def __init__(self, posterior: Any, observations: Tensor, dimensions: int | None = None) -> None:
         self.posterior, self.observations = posterior, observations
         # The other posteriors of sbi know their density only up to a constant.
         self.normalised = type(posterior).__name__ == "DirectPosterior"
-        with torch.random.fork_rng(devices=[]):
-            self._dimensions = self._draw(1, observations[:1]).shape[-1]
+        if dimensions is None:
+            with torch.random.fork_rng(devices=[]):
+                dimensions = self._draw(1, observations[:1]).shape[-1]
+        self._dimensions = dimensions
 
     @property
     def dimensions(self) -> int:
@@ -549,7 +558,7 @@ class PosteriorForecast(Forecast):
 
     def take(self, rows: Tensor) -> "PosteriorForecast":
         """Return the posterior given some of the observations."""
-        return PosteriorForecast(self.posterior, self.observations[rows])
+        return PosteriorForecast(self.posterior, self.observations[rows], self._dimensions)
 
     def marginal(self, dims: Sequence[int]) -> Forecast:
         """Return the posterior, or draws of some of the parameters."""
@@ -569,11 +578,7 @@ class PosteriorForecast(Forecast):
 
     def log_prob_at(self, draws: Tensor) -> Tensor | None:
         """Return the log densities [S, b]."""
-        if not self.normalised:
-            return None
-        with torch.no_grad(), torch.random.fork_rng(devices=[]):
-            found = self.posterior.log_prob_batched(draws.to(self.observations), self.observations)
-        return found.detach().double().cpu()
+        return self.relative_log_prob_at(draws) - self._log_inside if self.normalised else None
 
     def relative_log_prob_at(self, draws: Tensor) -> Tensor:
         """Return the log densities [S, b], without what normalises them."""
@@ -587,6 +592,17 @@ class PosteriorForecast(Forecast):
                 pairs = zip(values.unbind(1), self.observations.split(1), strict=True)
                 found = torch.stack([self.posterior.potential(v, x=x) for v, x in pairs], 1)
         return found.detach().double().cpu()
+
+    @cached_property
+    def _log_inside(self) -> Tensor:
+        """The log share of the network's draws that are inside the prior [b].
+
+        sbi would estimate it, slowly, for every density that is asked for.
+        """
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)  # the same report every time
+            share = self.posterior.leakage_correction(x=self.observations)
+        return share.double().cpu().log()
 
     def _draw(self, n_samples: int, observations: Tensor) -> Tensor:
         with warnings.catch_warnings():
@@ -631,7 +647,11 @@ def of_ngboost(predicted: Any) -> Forecast:
     """Return the forecast of NGBoost's predicted distributions: as a mixture where Gaussian."""
     frozen = getattr(predicted, "dist", None)
     # Whatever it lacks is None.
+    if getattr(predicted, "probs", None) is not None:
+        _check_finite(predicted, [predicted.probs])
+        return DistributionForecast(Categorical(torch.from_numpy(predicted.probs).T))
     if getattr(predicted, "cov_inv", None) is not None:
+        _check_finite(predicted, [predicted.loc, predicted.cov_inv])
         loc, precision = torch.from_numpy(predicted.loc), torch.from_numpy(predicted.cov_inv)
         return MixtureForecast(
             GaussianMixture.from_precisions(
@@ -645,6 +665,7 @@ def of_ngboost(predicted: Any) -> Forecast:
             expected="a distribution with cdf, ppf and draws was expected",
             fix="Pass draws [S, n, D] of it.",
         )
+    _check_finite(predicted, [*frozen.args, *frozen.kwds.values()])
     family = frozen.dist.name
     if family in ("norm", "lognorm"):
         positive = family == "lognorm"
@@ -659,7 +680,18 @@ def of_ngboost(predicted: Any) -> Forecast:
             log_precision[:, None, None],
         )
         return MixtureForecast(TransformedMixture(normal, [Positive()]) if positive else normal)
-    return ScipyForecast(predicted)
+    return ScipyForecast(frozen)
+
+
+def _check_finite(distribution: object, parameters: Iterable[Any]) -> None:
+    """Refuse parameters, or draws, of which one is NaN or infinite."""
+    if not all(np.isfinite(np.asarray(each)).all() for each in parameters):
+        raise NotFiniteError(
+            "model",
+            got=f"has a {type(distribution).__name__} with NaN or infinity in it",
+            expected="a distribution for each row was expected",
+            fix="Leave out the rows that it has none for.",
+        )
 
 
 def _plain(mixture: Mixture) -> Mixture:

@@ -17,7 +17,7 @@ from condens.data.arrays import as_doubles
 from condens.data.frames import is_frame
 from condens.data.table import in_order
 from condens.distributions import Mixture
-from condens.errors import ArgumentError, KindError, NotFiniteError, ShapeError
+from condens.errors import ArgumentError, CondensError, KindError, NotFiniteError, ShapeError
 from condens.evaluation.baselines import Baselines
 from condens.evaluation.forecasts import (
     MAX_DRAW,
@@ -262,12 +262,22 @@ def forecasts_of(
     # Asked of the type: the distributions of NGBoost answer any attribute, with None.
     for method in ("given", "pred_dist", "predict_dist"):
         if hasattr(type(model), method):
-            model = getattr(model, method)(needed(X, words.condition))
+            with _reading(kind, words.condition):
+                model = getattr(model, method)(needed(X, words.condition))
             break
     if hasattr(type(model), "sample_batched"):
         observations = _condition(X, words.condition).float()
         _check_length(words.condition, len(observations), n_rows, words)
-        return kind, PosteriorForecast(model, observations).take, None, False
+        # Rejection sampling would never end.
+        if not bool(observations.isfinite().all()):
+            raise NotFiniteError(
+                words.condition,
+                got="is NaN or infinite in single precision",
+                expected=f"observations were expected that {kind} can draw from",
+                fix="Leave out such rows, or pass draws [S, n, D].",
+            )
+        with _reading(kind, words.condition):
+            return kind, PosteriorForecast(model, observations).take, None, False
     if isinstance(model, Mixture):
         names = model.names
         mixture = model if model.batch_shape else model.expand((n_rows,))
@@ -283,8 +293,9 @@ def forecasts_of(
         whole = n_rows > 1 and not forecast.take(torch.tensor([0])).has_density
         return kind, forecast.take, None, whole
     if type(model).__module__.split(".")[0] == "ngboost":
-        _check_length("the predicted distributions", len(model), n_rows, words)
-        return kind, of_ngboost(model).take, None, False
+        predicted = of_ngboost(model)
+        _check_length("model(X)", len(predicted), n_rows, words)
+        return kind, predicted.take, None, False
     if isinstance(model, Tensor | np.ndarray | list | tuple):
         draws = torch.from_numpy(as_doubles(model, words.model))
         draws = _draws(draws, n_rows, words).clamp(-MAX_DRAW, MAX_DRAW)
@@ -296,6 +307,22 @@ def forecasts_of(
         "distribution, or a model of sbi or NGBoost was expected",
         fix="Pass draws [S, n, D] of what it predicts.",
     )
+
+
+@contextmanager
+def _reading(kind: str, name: str) -> Iterator[None]:
+    """Name X where a model of another library cannot read it."""
+    try:
+        yield
+    except CondensError:
+        raise
+    except Exception as error:  # of any class that others wrote
+        raise ArgumentError(
+            name,
+            got=f"cannot be read by {kind} ({type(error).__name__}: {error})",
+            expected="a fitted model and the columns that it was fitted on were expected",
+            fix="Fit it, or pass these columns.",
+        ) from error
 
 
 def _draws(draws: Tensor, n_rows: int, words: Words) -> Tensor:
