@@ -169,6 +169,11 @@ def test_training_is_drawn_with_its_components():
     assert {round(y, 9) for x, y in bottom if x == 2} == {0.0, 0.7}
     assert losses.get_lines()[2].get_xdata()[0] == 1
     assert training_diagnostics([])
+    # One epoch has no line: it is marked, and its usage is an area around it.
+    losses, _, usage, trouble, _ = training_diagnostics(epochs[:1]).axes
+    assert {line.get_marker() for line in (*losses.get_lines(), *trouble.get_lines())} == {"o"}
+    assert usage.collections[0].get_paths()[0].get_extents().width == 1
+    assert all(tick == round(tick) for tick in losses.get_xticks())
 
 
 @pytest.mark.parametrize(

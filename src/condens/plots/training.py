@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from matplotlib.artist import Artist
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure, SubFigure
+    from matplotlib.lines import Line2D
 
 
 @leaves_no_figure
@@ -39,10 +40,10 @@ def plot_losses(
     """
     axes = axes_or_new(axes)
     entries: dict[str, Artist] = {}
-    (entries["training"],) = axes.plot(train_nll, color=ORANGE, ls="--", lw=1.2)
-    (entries["validation"],) = axes.plot(validation_nll, color=BLUE, lw=1.8)
+    entries["training"] = _line(axes, train_nll, color=ORANGE, ls="--", lw=1.2)
+    entries["validation"] = _line(axes, validation_nll, color=BLUE, lw=1.8)
     entries |= _mark_best(axes, best_epoch)
-    axes.set(xlabel="epoch", ylabel="negative log-likelihood")
+    axes.set(ylabel="negative log-likelihood")
     legend(axes, entries)
     return axes
 
@@ -74,37 +75,52 @@ def training_diagnostics(
     plot_losses(column("train_nll"), column("validation_nll"), best_epoch=best_epoch, axes=losses)
     entries: dict[str, Artist] = {}
     for place, name in enumerate(("used_components", "distinct_components")):
-        (entries[name.replace("_", " ")],) = counts.plot(
-            column(name), color=COLOURS[place], ls=DASHES[place], lw=1.6
-        )
-    counts.set(xlabel="epoch", ylabel="effective number", ylim=(0, None))
+        style = {"color": COLOURS[place], "ls": DASHES[place], "lw": 1.6}
+        entries[name.replace("_", " ")] = _line(counts, column(name), **style)
+    counts.set(ylabel="effective number", ylim=(0, None))
     legend(counts, entries | _mark_best(counts, best_epoch))
     n_components = len([key for key in (epochs[0] if epochs else ()) if key.startswith("usage_")])
     table = np.array([[epoch[f"usage_{k}"] for k in range(n_components)] for epoch in epochs])
     if table.size:
         order = np.argsort(-table[-1], kind="stable")
         shades = density_map()(np.linspace(0.85, 0.2, n_components))
-        usage.stackplot(
-            range(len(table)), table[:, order].T, colors=shades, edgecolor="white", linewidth=0.4
-        )
-        usage.set(xlim=(0, max(len(table) - 1, 1)), ylim=(0, 1))
+        # The area of a single epoch is around it.
+        ends = np.arange(len(table)) if len(table) > 1 else np.array([-0.5, 0.5])
+        stack = np.broadcast_to(table[:, order], (len(ends), n_components))
+        usage.stackplot(ends, stack.T, colors=shades, edgecolor="white", linewidth=0.4)
+        usage.set(xlim=(ends[0], ends[-1]), ylim=(0, 1))
         _mark_best(usage, best_epoch)
-    usage.set(xlabel="epoch", ylabel=f"usage of {n_components} component(s), stacked")
+    _name_epochs(usage)
+    usage.set(ylabel=f"usage of {n_components} component(s), stacked")
     signs: dict[str, Artist] = {}
-    (signs["largest condition number (left)"],) = trouble.plot(
-        column("largest_condition_number"), color=BLUE, lw=1.6
+    signs["largest condition number (left)"] = _line(
+        trouble, column("largest_condition_number"), color=BLUE, lw=1.6
     )
     fraction = trouble.twinx()
-    (signs["unexplained rows (right)"],) = fraction.plot(
-        column("unexplained_fraction"), color=GREEN, ls="--", lw=1.6
+    signs["unexplained rows (right)"] = _line(
+        fraction, column("unexplained_fraction"), color=GREEN, ls="--", lw=1.6
     )
-    trouble.set(xlabel="epoch", ylabel="condition number", yscale="log")
+    trouble.set(ylabel="condition number", yscale="log")
     fraction.set(ylabel="fraction of rows", ylim=(0, None))
     fraction.set_ylim(
         0, max(0.02, 1.3 * max(np.nan_to_num(column("unexplained_fraction")), default=0))
     )
     legend(trouble, signs)
     return figure
+
+
+def _line(axes: "Axes", values: Sequence[float], **style: Any) -> "Line2D":
+    """Draw a number an epoch: a line, or a mark where there is one epoch only."""
+    _name_epochs(axes)
+    (line,) = axes.plot(values, marker="o" if len(values) == 1 else None, **style)
+    return line
+
+
+def _name_epochs(axes: "Axes") -> None:
+    from matplotlib.ticker import MaxNLocator
+
+    axes.set_xlabel("epoch")
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1, steps=[1, 2, 5, 10]))
 
 
 def _mark_best(axes: "Axes", best_epoch: int) -> "dict[str, Artist]":
