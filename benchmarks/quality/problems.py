@@ -83,10 +83,12 @@ class Arm(NamedTuple):
     """Inverse kinematics: the vertical offset and joint angles that put the hand there.
 
     x ~ N(0, diag(.25, .5, .5, .5)²): an offset and three angles of an arm with lengths
-    .5, .5, 1; y is the end point, seen with noise of standard deviation `noise`.
+    .5, .5, 1; y is the end point, seen with noise of standard deviation `noise`. Its evidence rests
+    on `2**log2_angles` angles.
     """
 
     noise: float = 0.0
+    log2_angles: int = 22
 
     @staticmethod
     def forward(x: Array) -> Array:
@@ -111,9 +113,9 @@ class Arm(NamedTuple):
         """Return log p(y).
 
         E N(y₁; a₁, σ²) N(y₂; a₂, σ² + .25²) over the angles: the offset integrates in closed
-        form. A histogram of 2²² low-discrepancy angles, blurred by both Gaussians.
+        form. A histogram of low-discrepancy angles, blurred by both Gaussians.
         """
-        density, low, step = _arm_density(self.noise)
+        density, low, step = _arm_density(self.noise, self.log2_angles)
         at = ((y - low) / step).T
         # Cubic, in logarithms: linear interpolation would be biased where the density bends.
         return ndimage.map_coordinates(np.log(density), at, order=3, mode="nearest")
@@ -169,9 +171,9 @@ def _reject(
 
 
 @cache
-def _arm_density(noise: float) -> tuple[Array, Array, Array]:
+def _arm_density(noise: float, log2_angles: int) -> tuple[Array, Array, Array]:
     """Return p(y) on a grid, the grid's first centre, and its steps."""
-    uniform = stats.qmc.Sobol(3, seed=0).random_base2(22)
+    uniform = stats.qmc.Sobol(3, seed=0).random_base2(log2_angles)
     angles = 0.5 * special.ndtri(uniform.clip(1e-12, 1 - 1e-12))
     hand = Arm.forward(np.concatenate([np.zeros((len(angles), 1)), angles], 1))
     step = np.array([noise / 20, 0.0125])

@@ -23,7 +23,6 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import NamedTuple
 
-import plot
 import table
 import torch
 from journal import Journal, Key, Record
@@ -209,6 +208,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
             tell(record, place, len(jobs))
     print(json.dumps({"asked for": len(jobs), "in": str(options.directory)}), flush=True)
     table.write(options.directory, final=options.final)
+    import plot  # matplotlib, which the processes of single fits do without
+
     plot.draw(options.directory, final=options.final)
 
 

@@ -161,13 +161,13 @@ def test_long_names_are_shortened_in_the_middle():
 
 def test_names_that_are_shortened_stay_different():
     for names in (
-        [f"target_{d} in $" for d in range(6)],
-        [f"{'x' * 20}{d}{'y' * 20}" for d in range(6)],
-        [f"{'x' * d}y{'x' * (40 - d)}" for d in range(15, 21)],
+        [f"target_{d} in $" for d in range(3)],
+        [f"{'x' * 20}{d}{'y' * 20}" for d in range(3)],
+        [f"{'x' * d}y{'x' * (40 - d)}" for d in range(17, 20)],
     ):
-        figure = plots.corner(mixture(6, names=names))
+        figure = plots.corner(mixture(3, names=names))
         shown = [axes.get_xlabel() for axes in figure.axes if axes.get_xlabel()]
-        assert len(shown) == len(set(shown)) == 6
+        assert len(shown) == len(set(shown)) == 3
 
 
 def lab(colours):
