@@ -48,15 +48,15 @@ def test_a_known_spread_is_found(covariance, factor):
 
 
 def test_a_right_spread_stays():
-    found = [adjust(*rows_of(seed)) for seed in range(60)]
+    found = [adjust(*rows_of(seed)) for seed in range(50)]
     logs = np.log([one.spread for one in found])
     errors = np.array([one.standard_error for one in found])
-    # Two thirds are within a standard error of 0, where t stays 1: at 60 trials, 28 to 51 are at
+    # Two thirds are within a standard error of 0, where t stays 1: at 50 trials, 22 to 45 are at
     # a significance of 10⁻³.
-    assert 28 <= (logs == 0).sum() <= 51
+    assert 22 <= (logs == 0).sum() <= 45
     # Without the shrinkage the mean square would be one standard error's; with it 0.37.
     assert np.mean((logs / errors) ** 2) < 0.75
-    assert abs(logs.mean()) < 4 * errors.mean() / math.sqrt(60)
+    assert abs(logs.mean()) < 4 * errors.mean() / math.sqrt(50)
     assert np.median([one.tail for one in found]) < 0.002
 
 
@@ -82,7 +82,7 @@ def test_few_rows_need_a_clear_answer():
     """With 27 rows the likelihood loses little on average over samples, whatever the truth."""
     losses = []
     for seed in range(40):
-        network, x, y = network_and_rows(5027, dimensions=3, factor=1.0, seed=seed)
+        network, x, y = network_and_rows(2027, dimensions=3, factor=1.0, seed=seed)
         found = adjust(network, (x[:27], y[:27]))
         after = network.nll(x[27:], y[27:]).mean().item()
         network.drop_adjustment()
@@ -119,7 +119,9 @@ def _raw(found):
 def test_outliers_ask_for_a_tail_and_not_for_wider_components():
     network, x, y = network_and_rows(1000)
     plain = adjust(network, (x, y))
-    calm = (x, y.clone())
+    # Predictions that are much sharper than the targets of all rows: otherwise the tail is
+    # another body.
+    calm = (x, 20 * y)
     wild = y.clone()
     wild[:30] += 100
     found = adjust(network, (x, wild), training=calm)

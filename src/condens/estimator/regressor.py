@@ -91,8 +91,8 @@ class MDNRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
             several times the cost.
         covariance: `full`, `diagonal`, `isotropic`, `tied` or `low_rank`.
         rank: of the covariance `low_rank`; 5 by default.
-        floor: smallest scale of a component, in standard deviations of the targets; 0.001 by
-            default. Raise it where components collapse.
+        floor: smallest scale of a component in training, in standard deviations of the targets;
+            0.001 by default. Raise it where components collapse.
         width, depth: of the network's hidden layers.
         dropout: fraction of a hidden layer's outputs set to zero in training.
         n_members: networks whose densities are averaged.
@@ -322,6 +322,25 @@ class MDNRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         rows = self.read_rows(X, y)
         numbers = None if groups is None else number_groups(read_groups(groups, len(rows)))
         return self._calibrate(self.inputs_.supported(rows), numbers)
+
+    def adjust(
+        self,
+        X: TableLike,  # noqa: N803
+        y: TableLike,
+        sample_weight: ArrayLike | None = None,
+    ) -> Self:
+        """Set spread and tail anew, on rows that were not used in `fit`; drop a calibration.
+
+        `fit` holds out rows for both already. See `condens.training.adjust`.
+        """
+        parameters = check_parameters(self.get_params(deep=False))
+        rows = self.inputs_.supported(self.read_rows(X, y, sample_weight)).observed("y")
+        network = copy.deepcopy(self.network_)
+        wide = network.tail or network.tail_around(rows.target, rows.weights)
+        found = set_adjustment(network, rows, combine_settings(parameters, Settings()), wide)
+        history = replace(self.history_, adjustment=found)
+        references = (self.baselines_, self.novelty_, self.seed_)
+        return self._set(Fitted(self.inputs_, network, history, *references))
 
     # Predicting.
 
