@@ -3,7 +3,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test test-slow test-sanitised check bench bench-quick docs clean
+.PHONY: demo test test-slow test-sanitised check bench bench-quick \
+	quality quality-quick quality-final docs clean
 
 # Everything runs in one virtual environment, made anew when what it depends on changes.
 $(STAMP): pyproject.toml constraints.txt
@@ -54,6 +55,22 @@ bench: $(VENV)/.peers
 bench-quick: $(VENV)/.peers
 	$(BIN)/python benchmarks/speed/run.py --quick demo/speed
 	$(BIN)/python benchmarks/speed/plot.py demo/speed
+
+# Tables and reference posteriors lie beside the checkout; tasks without theirs are skipped.
+DATA ?= ../shared/data
+JOBS ?= 2
+QUALITY = OMP_NUM_THREADS=1 $(BIN)/python benchmarks/quality/run.py --data-dir $(DATA) --jobs $(JOBS)
+
+# Many hours; killed, it continues. HOURS=8 ends it in time, ONLY=condens leaves peers as they are.
+quality: $(VENV)/.peers
+	$(QUALITY) benchmarks/quality/results $(if $(HOURS),--hours $(HOURS)) $(if $(ONLY),--only $(ONLY))
+
+quality-quick: $(VENV)/.peers
+	$(QUALITY) --quick demo/quality
+
+# Looks at the test rows, and is counted: after the last choice, not before.
+quality-final: $(VENV)/.peers
+	$(QUALITY) --final benchmarks/quality/results $(if $(HOURS),--hours $(HOURS)) $(if $(ONLY),--only $(ONLY))
 
 docs: $(STAMP)
 	$(BIN)/sphinx-build --fail-on-warning --keep-going -q docs docs/_build

@@ -1,6 +1,8 @@
 """The progress line: after a second, over itself, and gone at the end."""
 
 import io
+import threading
+import time
 
 import pytest
 
@@ -39,6 +41,20 @@ def test_slow_work_is_told_of_and_the_line_removed(monkeypatch):
     assert blank.strip() == ""
     assert len(blank) >= len(second)
     assert end == ""
+
+
+def test_a_line_comes_before_the_first_piece_is_done(monkeypatch):
+    monkeypatch.setattr("condens.progress.SECONDS_BEFORE_A_LINE", 0.01)
+    stream = Terminal()
+    with Progress("judging", stream=stream) as progress:
+        deadline = time.monotonic() + 10
+        while "judging 0%  0:00" not in stream.getvalue() and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert "judging 0%  0:00" in stream.getvalue()
+        progress.total = 2
+        progress.advance(1)
+    assert stream.getvalue().endswith("\r")
+    assert not [one for one in threading.enumerate() if one.name == "progress of judging"]
 
 
 @pytest.mark.parametrize(("show", "kind"), [(None, io.StringIO), (False, Terminal)])

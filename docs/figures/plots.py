@@ -56,7 +56,7 @@ def main() -> None:
     save("corner")
     plots.joint(density, TARGETS[1:], truth=test_y[row])
     save("joint")
-    plots.slices(density, TARGETS[1], given=TARGETS[2])
+    model.plot_slices(test_x[row], TARGETS[1], given=TARGETS[2])
     save("slices")
     model.plot_effect(test_x, "mean radius", TARGETS[2], y=test_y)
     save("effect")

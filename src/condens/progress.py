@@ -2,6 +2,7 @@
 
 import sys
 import time
+from threading import Event, Lock, Thread
 from types import TracebackType
 from typing import Self, TextIO
 
@@ -35,9 +36,11 @@ class Line:
 class Progress:
     """Shows how much of some work is done, after its first second, and removes the line at the end.
 
+    A thread keeps the line fresh while a piece takes long.
+
     Args:
         what: the work, in a word or two.
-        total: how many pieces it has.
+        total: how many pieces it has; may be set later.
         show: None for where stderr is a terminal.
 
     >>> with Progress("evaluating", 10, show=False) as progress:
@@ -45,26 +48,38 @@ class Progress:
     """
 
     def __init__(
-        self, what: str, total: int, show: bool | None = None, stream: TextIO | None = None
+        self, what: str, total: int = 0, show: bool | None = None, stream: TextIO | None = None
     ) -> None:
         self.what, self.total, self.done = what, total, 0
-        self._line = Line(stream)
+        self._line, self._lock = Line(stream), Lock()
         self.show = self._line.stream.isatty() if show is None else show
         self._began = self._shown = time.monotonic()
+        self._over = Event()
+        self._ticker = Thread(target=self._tick, name=f"progress of {what}", daemon=True)
 
     def advance(self, count: int = 1) -> None:
         """Count pieces that are done."""
         self.done += count
         now = time.monotonic()
         wait = SECONDS_BETWEEN_LINES if self._shown > self._began else SECONDS_BEFORE_A_LINE
-        if not self.show or now - self._shown < wait:
-            return
-        self._shown = now
-        fraction = min(self.done / max(self.total, 1), 1.0)
-        left = (now - self._began) * (1 - fraction) / fraction if fraction else 0.0
-        self._line.write(f"{bar(fraction)} {self.what} {fraction:.0%}  {clock(left)} left")
+        if self.show and now - self._shown >= wait:
+            self._write(now)
+
+    def _tick(self) -> None:
+        while not self._over.wait(SECONDS_BEFORE_A_LINE):
+            self._write(time.monotonic())
+
+    def _write(self, now: float) -> None:
+        with self._lock:
+            self._shown, past = now, now - self._began
+            fraction = min(self.done / max(self.total, 1), 1.0)
+            # What is left is known from what is done.
+            left = f"{clock(past * (1 - fraction) / fraction)} left" if fraction else clock(past)
+            self._line.write(f"{bar(fraction)} {self.what} {fraction:.0%}  {left}")
 
     def __enter__(self) -> Self:
+        if self.show:
+            self._ticker.start()
         return self
 
     def __exit__(
@@ -73,6 +88,9 @@ class Progress:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
+        self._over.set()
+        if self.show:
+            self._ticker.join()
         self._line.clear()
 
 

@@ -6,11 +6,11 @@ where a real one belongs becomes a float, and a truth value is not a number.
 
 import math
 import reprlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from numbers import Integral, Real
 from typing import Any
 
-from condens.errors import ArgumentError
+from condens.errors import ArgumentError, KindError
 
 # The largest integer of torch.
 MAX_INT64 = 2**63 - 1
@@ -72,6 +72,35 @@ def as_fraction(name: str, value: Any, *, fix: str) -> float:
     )
 
 
+def as_levels(name: str, values: Any) -> tuple[float, ...]:
+    """Return probabilities strictly between 0 and 1: of a list, of an array, or a single one.
+
+    >>> as_levels("coverages", 0.9), as_levels("coverages", [0.5, 0.9])
+    ((0.9,), (0.5, 0.9))
+    """
+    # Arrays and tensors, of any library, become numbers of Python.
+    given = values.tolist() if hasattr(values, "tolist") else values
+    if isinstance(given, Real):
+        given = [given]
+    fix = "For 90 %, pass 0.9."
+    if isinstance(given, str) or not isinstance(given, Iterable):
+        raise refused(name, values, "numbers between 0 and 1 were expected", fix)
+    expected = "a number between 0 and 1, both excluded, was expected"
+    return tuple(
+        as_real(f"{name}[{place}]", value, expected, lambda number: 0 < number < 1, fix=fix)
+        for place, value in enumerate(given)
+    )
+
+
+def as_function(name: str, value: Any, *, fix: str) -> Any:
+    """Return a function as it is, or refuse what cannot be called."""
+    if not callable(value):
+        raise KindError(
+            name, got=f"is {reprlib.repr(value)}", expected="a function was expected", fix=fix
+        )
+    return value
+
+
 def as_truth(name: str, value: Any, *, fix: str) -> bool:
     """Return a truth value of Python or numpy as a bool."""
     if not is_truth(value):
@@ -113,6 +142,15 @@ def decode_float(value: Any) -> Any:
     (inf, 'rule', 3)
     """
     return _NUMBER_WORDS.get(value, value) if isinstance(value, str) else value
+
+
+def printable(text: str) -> str:
+    """Return text without characters that control how others are shown.
+
+    >>> len(printable("a" + chr(10) + "b").splitlines())
+    1
+    """
+    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
 
 
 def refused(name: str, value: Any, expected: str, fix: str) -> ArgumentError:

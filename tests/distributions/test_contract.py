@@ -27,6 +27,7 @@ from condens.transforms import Integer, Interval, Positive, Real
 
 NAN = float("nan")
 CONTINUOUS = [Positive(-1.0), Interval(-2.0, 3.0), Real()]
+LOGIT = [Positive(-1.0), Interval(-2.0, 3.0, link="logit"), Real()]
 MIXTURES = {
     "full": lambda *batch: GaussianMixture(*random_parameters(batch, 3, 3)),
     "diagonal": lambda *batch: GaussianMixture(
@@ -190,11 +191,11 @@ def test_the_support_is_where_the_density_is(transform):
 
 
 @pytest.mark.parametrize("registry", [biject_to, transform_to], ids=["biject", "transform"])
-@pytest.mark.parametrize("transforms", [CONTINUOUS, [Positive(2.0)] * 2, [Real()]], ids=str)
+@pytest.mark.parametrize("transforms", [CONTINUOUS, LOGIT, [Positive(2.0)] * 2, [Real()]], ids=str)
 def test_the_bijection_is_our_map(transforms, registry):
     m = mixture_of(transforms, batch=(4,))
     to_support = registry(m.support)
-    x = 2 * torch.randn(7, 4, len(transforms), dtype=torch.float64)
+    x = torch.randn(7, 4, len(transforms), dtype=torch.float64)
     y = to_support(x)
     assert m.support.check(y).all()
     assert_close(to_support.inv(y), x, rtol=1e-9, atol=1e-9)

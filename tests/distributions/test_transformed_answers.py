@@ -26,10 +26,18 @@ from condens.transforms import Integer, Interval, Positive, Real
 CLOSE = {"rtol": 1e-9, "atol": 1e-9}
 CONTINUOUS = {
     "positive": [Positive(-1.0)],
-    "interval": [Interval(-2.0, 3.0)],
+    "probit": [Interval(-2.0, 3.0)],
+    "logit": [Interval(-2.0, 3.0, link="logit")],
     "two": [Positive(), Interval(0.0, 1.0)],
-    "five": [Positive(), Interval(0.0, 1.0), Real(), Interval(-3.0, 9.0), Positive(2.0)],
+    "five": [
+        Positive(),
+        Interval(0.0, 1.0, link="logit"),
+        Real(),
+        Interval(-3.0, 9.0),
+        Positive(2.0),
+    ],
 }
+LINE = [Real(), Positive(), Interval(0.0, 1.0), Integer(0)]
 every = pytest.mark.parametrize("name", CONTINUOUS)
 
 
@@ -50,8 +58,11 @@ def climb(m, start):
             if isinstance(transform, Positive):
                 slope -= value
             elif isinstance(transform, Interval):
-                width = transform.upper - transform.lower
-                slope += 2 * np.log(2 * np.cosh(value / 2)) - np.log(width)
+                slope += (
+                    2 * np.log(2 * np.cosh(value / 2))
+                    if transform.link == "logit"
+                    else -stats.norm.logpdf(value)
+                ) - np.log(transform.width)
         return -float(np.ravel(log_density(x[None], *twin))[0]) - slope
 
     options = {"gtol": 1e-10, "maxiter": 2000}
@@ -62,7 +73,11 @@ def climb(m, start):
 @every
 @pytest.mark.parametrize("n_components", [1, 3])
 def test_modes_against_numerical_ascent(name, n_components):
-    m = mixture_of(CONTINUOUS[name], n_components=n_components, spread=1.5, tight=0.5)
+    # By the probit, components wider than the standard normal have no maximum.
+    bounded = any(one.slope_growth for one in CONTINUOUS[name])
+    m = mixture_of(
+        CONTINUOUS[name], n_components=n_components, spread=1.5, tight=2.0 if bounded else 0.5
+    )
     points, levels = m.modes()
     assert_close(m.log_prob(points), levels, **CLOSE)
     assert (levels.diff() <= 0).all()
@@ -87,7 +102,7 @@ def test_modes_have_a_closed_form_for_single_positive_numbers():
 
 
 def test_a_wide_interval_has_a_mode_at_either_end():
-    m = gaussian([Interval(0.0, 1.0)], [0.4], [[9.0]])
+    m = gaussian([Interval(0.0, 1.0, link="logit")], [0.4], [[9.0]])
     points, log_density = m.modes()
     assert points.shape == (2, 1)
     grid = torch.special.expit(torch.linspace(-30, 30, 600_001).double())
@@ -97,7 +112,7 @@ def test_a_wide_interval_has_a_mode_at_either_end():
 
 
 def test_modes_of_batches_and_of_single_precision():
-    m = mixture_of(CONTINUOUS["two"], batch=(3,))
+    m = mixture_of(CONTINUOUS["two"], batch=(3,), tight=1.5)
     for i, one in enumerate(m):
         found = one.modes()
         count = len(found.log_density)
@@ -115,7 +130,49 @@ def test_modes_of_whole_numbers_are_refused_until_these_are_given():
     grid = torch.linspace(1e-3, 20, 20_001).double()[:, None]
     assert m.condition({1: 2}).log_prob(grid).max() <= log_density[0] + 1e-9
     with pytest.raises(NoClosedFormError, match=r"more than six intervals.*marginal"):
-        mixture_of([Interval(0.0, 1.0)] * 7).modes()
+        mixture_of([Interval(0.0, 1.0, link="logit")] * 7).modes()
+
+
+@pytest.mark.parametrize("dimensions", [1, 2, 8])
+def test_the_mode_of_one_component_by_the_probit_has_a_closed_form(dimensions):
+    m = mixture_of([Interval(0.0, 1.0)] * dimensions, n_components=1, tight=3.0)
+    precision = torch.linalg.inv(m.base.covariance_matrices[0])
+    x = torch.linalg.solve(precision - torch.eye(dimensions).double(), precision @ m.base.means[0])
+    points, levels = m.modes()
+    assert points.shape == (1, dimensions)
+    assert_close(points[0], torch.special.ndtr(x), **CLOSE)
+    assert_close(levels, m.log_prob(points), **CLOSE)
+
+
+def test_a_uniform_number_is_as_likely_everywhere():
+    points, levels = gaussian([Interval(0.0, 4.0)], [0.0], [[1.0]]).modes()
+    assert (points > 0).all()
+    assert (points < 4).all()
+    assert_close(levels, torch.full_like(levels, -math.log(4)), **CLOSE)
+
+
+def test_a_bound_towards_which_the_density_grows_is_no_mode():
+    """A narrow component has its mode; a wide one has none, alone or beside it."""
+    base = GaussianMixture(reals(0.0, -1.0), reals([0.4], [-0.2]), -reals([0.1], [2.0]).log())
+    m = TransformedMixture(base, [Interval(0.0, 1.0)])
+    points, levels = m.modes()
+    grid = torch.linspace(1e-6, 1 - 1e-6, 100_001).double()[:, None]
+    level = m.log_prob(grid)
+    inner = (level[1:-1] > level[:-2]) & (level[1:-1] > level[2:])
+    assert_close(levels, level[1:-1][inner], rtol=1e-7, atol=0)
+    assert_close(points, grid[1:-1][inner], rtol=0, atol=2e-5)
+    wide = gaussian([Real(), Interval(0.0, 1.0)], [0.0, 0.3], [[1.0, 0.2], [0.2, 1.5]])
+    for one in (wide, wide.expand((2,))):
+        with pytest.raises(
+            NoClosedFormError, match=r"modes\(\).*without a maximum.*dimension.*\[1\]"
+        ):
+            one.modes()
+    with pytest.raises(NotImplementedError, match="without a maximum"):
+        _ = wide.mode
+    # Of a batch, those without any are named by the error, not answered for.
+    nearly = gaussian([Interval(0.0, 1.0)], [0.1], [[1.0001]])
+    with pytest.raises(NoClosedFormError, match="without a maximum"):
+        nearly.modes()
 
 
 # Divergences.
@@ -227,13 +284,21 @@ def test_what_excludes_a_draw_is_infinitely_far(kind):
 
 
 @pytest.mark.parametrize(("mean", "deviation"), [(0.3, 0.2), (-2.0, 0.99), (1.5, 4.0), (45.0, 1.0)])
-@pytest.mark.parametrize("transform", [Positive(1e6), Interval(-1.0, 2.5), Interval(1e6, 1e6 + 1)])
+@pytest.mark.parametrize("transform", [
+        Positive(1e6),
+        Interval(-1.0, 2.5),
+        Interval(-1.0, 2.5, link="logit"),
+        Interval(1e6, 1e6 + 1),
+        Interval(1e6, 1e6 + 1, link="logit"),
+    ])  # fmt: skip
 def test_entropy_of_one_component_is_exact(transform, mean, deviation):
     """Also where every draw would be rounded to the bound."""
 
     def log_rate(x):
         if isinstance(transform, Positive):
             return x
+        if transform.link == "probit":
+            return math.log(transform.width) + stats.norm.logpdf(x)
         return (
             math.log(transform.upper - transform.lower) - np.logaddexp(0, x) - np.logaddexp(0, -x)
         )
@@ -252,7 +317,8 @@ def test_entropy_of_one_component_is_exact(transform, mean, deviation):
 
 
 def test_entropy_of_several_is_that_of_their_density():
-    m = mixture_of([Positive(), Interval(0.0, 1.0)], n_components=3)
+    bounded = [Interval(0.0, 1.0), Interval(0.0, 1.0, link="logit")]
+    m = mixture_of([Positive(), *bounded], n_components=3)
     value, error = m.entropy(n_samples=40_000, generator=seeded())
     surprise = -m.log_prob(m.sample((40_000,), generator=seeded()))
     spread = surprise.std() / 200
@@ -261,8 +327,8 @@ def test_entropy_of_several_is_that_of_their_density():
 
 
 def test_entropy_has_a_gradient():
-    transforms = [Positive(), Interval(0.0, 1.0)]
-    logits, means, factors = (t.requires_grad_() for t in random_parameters((), 1, 2, seed=4))
+    transforms = [Positive(), Interval(0.0, 1.0), Interval(0.0, 1.0, link="logit")]
+    logits, means, factors = (t.requires_grad_() for t in random_parameters((), 1, 3, seed=4))
 
     def entropy(means, factors):
         base = GaussianMixture(logits, means, factors)
@@ -314,10 +380,11 @@ def test_divergence_of_low_rank_mixtures():
 
 @pytest.mark.parametrize("scale", [2.5, 0.3, -1.5])
 def test_affine_moves_bounds(scale):
-    transforms = [Real(), Interval(0.0, 2.0)] + ([Positive(1.0)] if scale > 0 else [])
-    m = mixture_of(transforms, names=list("abc")[: len(transforms)])
-    loc = reals(*[0.7, -3.0, 4.0][: len(transforms)])
-    scales = reals(*[scale, scale, 2 * scale][: len(transforms)])
+    both = [Interval(0.0, 2.0, link) for link in ("probit", "logit")]
+    transforms = [Real(), *both] + ([Positive(1.0)] if scale > 0 else [])
+    m = mixture_of(transforms, names=list("abcd")[: len(transforms)])
+    loc = reals(*[0.7, -3.0, 1.0, 4.0][: len(transforms)])
+    scales = reals(*[scale, scale, -scale, 2 * scale][: len(transforms)])
     moved, y = m.affine(scales, loc), m.sample((20,), generator=seeded())
     expected = m.log_prob(y) - scales.abs().log().sum()
     assert_close(moved.log_prob(scales * y + loc), expected, **CLOSE)
@@ -326,6 +393,7 @@ def test_affine_moves_bounds(scale):
     assert moved.names == m.names
     ends = sorted((scale * 0.0 - 3.0, scale * 2.0 - 3.0))
     assert moved.transforms[1] == Interval(*ends)
+    assert moved.transforms[2].link == "logit"
 
 
 def test_affine_shifts_whole_numbers():
@@ -416,7 +484,7 @@ def test_peaks_and_condition_numbers(dimensions):
             m.largest_condition_number("many")
 
 
-@pytest.mark.parametrize("transform", [Real(), Positive(), Interval(0.0, 1.0), Integer(0)])
+@pytest.mark.parametrize("transform", [*LINE, Interval(0.0, 1.0, "logit")])
 def test_log_tails_and_the_interval_they_leave(transform):
     m = mixture_of([transform], batch=(4,))
     lower, upper = m.tail_interval(-3.0)
@@ -442,7 +510,7 @@ def test_log_tails_between_whole_numbers(transform):
         assert_close(above.exp(), 1 - m.cdf(y), **CLOSE)
 
 
-@pytest.mark.parametrize("transform", [Real(), Positive(), Interval(0.0, 1.0), Integer(0)])
+@pytest.mark.parametrize("transform", LINE)
 def test_tail_intervals_of_tails_that_are_none(transform):
     m = mixture_of([transform])
     for bad in (math.nan, 0.0, -0.69, 1.0, math.inf, "x", None, reals(-3.0, -4.0)):
@@ -464,7 +532,7 @@ def test_points_spread_over_a_density_take_one_batch_axis():
             mixture_of([Real()], batch=(2,)).stratified_log_prob(bad)
 
 
-@pytest.mark.parametrize("transform", [Interval(0.0, 2.0), Integer(0)])
+@pytest.mark.parametrize("transform", [Interval(0.0, 2.0), Interval(0.0, 2.0, "logit"), Integer(0)])
 def test_affine_images_whose_bounds_no_number_holds(transform):
     m = mixture_of([transform])
     for loc in (2.0**60, 1e300):

@@ -27,26 +27,36 @@ def test_one_component_is_scipys_lognormal():
 
 
 def test_one_component_is_the_logit_normal():
-    m = gaussian([Interval(-1.0, 3.0)], [0.3], [[0.49]])
+    m = gaussian([Interval(-1.0, 3.0, link="logit")], [0.3], [[0.49]])
     y = torch.linspace(-0.99, 2.99, 40, dtype=torch.float64)
     share = (y.numpy() + 1) / 4
     density = stats.norm(0.3, 0.7).pdf(special.logit(share)) / (share * (1 - share)) / 4
     assert_close(m.log_prob(y[:, None]), reals(*np.log(density)), rtol=1e-11, atol=1e-11)
 
 
-def test_continuous_density_integrates_to_one():
-    m = mixture_of([Positive(), Interval(0.0, 2.0)])
+def test_one_component_is_the_probit_normal():
+    m = gaussian([Interval(-1.0, 3.0)], [0.3], [[0.49]])
+    y = torch.linspace(-0.99, 2.99, 40, dtype=torch.float64)
+    x = special.ndtri((y.numpy() + 1) / 4)
+    density = stats.norm(0.3, 0.7).pdf(x) / stats.norm.pdf(x) / 4
+    assert_close(m.log_prob(y[:, None]), reals(*np.log(density)), rtol=1e-11, atol=1e-11)
+    assert_close(m.cdf(y[:, None]), reals(*stats.norm(0.3, 0.7).cdf(x)), rtol=1e-11, atol=1e-13)
+
+
+@pytest.mark.parametrize(("link", "end", "tight"), [("logit", 25.0, 0.0), ("probit", 7.0, 1.5)])
+def test_continuous_density_integrates_to_one(link, end, tight):
+    m = mixture_of([Positive(), Interval(0.0, 2.0, link)], tight=tight)
 
     def density(b, a):
         return float(m.log_prob(reals(a, b)).exp())
 
     # The grid is even in the real coordinates, where the density has no corners.
-    x = np.linspace(-25, 25, 501)
+    x = np.linspace(-end, end, 501)
     first, second = m.transforms[0].from_real(reals(*x)), m.transforms[1].from_real(reals(*x))
     grid = torch.cartesian_prod(first, second)
     slopes = m.transforms[0].log_slope(grid[:, 0]) + m.transforms[1].log_slope(grid[:, 1])
-    total = (m.log_prob(grid) - slopes).exp().sum() * 0.1**2
-    assert_close(total, torch.ones_like(total), rtol=1e-12, atol=0)
+    total = (m.log_prob(grid) - slopes).exp().sum() * (x[1] - x[0]) ** 2
+    assert_close(total, torch.ones_like(total), rtol=1e-12 if link == "logit" else 1e-9, atol=0)
     part = integrate.dblquad(density, 0.5, 1.5, 0.2, 0.9, epsabs=1e-10)[0]
     draws = m.sample((200_000,), generator=torch.Generator().manual_seed(0))
     inside = (draws > reals(0.5, 0.2)) & (draws < reals(1.5, 0.9))

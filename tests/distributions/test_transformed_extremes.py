@@ -153,13 +153,19 @@ def test_crps_of_counts_far_beyond_whole_numbers():
     assert math.isfinite(float(wide))
 
 
-def interval_crps(y, lower, upper, mean, deviation):
+def interval_crps(y, lower, upper, mean, deviation, link):
     """Return the integral over x with many digits, outside of the support and the distance."""
     with mpmath.workdps(30):
         y, lower, upper = (mpmath.mpf(v) for v in (y, lower, upper))
         held = min(max(y, lower), upper)
         if lower < y < upper:
             at = mpmath.log((y - lower) / (upper - y))
+            if link == "probit":
+                nearer = min(y - lower, upper - y) / (upper - lower)
+                sign, level = (-1 if y - lower < upper - y else 1), mpmath.log(nearer)
+                at = sign * mpmath.findroot(
+                    lambda z: mpmath.log(mpmath.ncdf(-z)) - level, mpmath.sqrt(-level) + 0.1
+                )
         else:
             at = mpmath.mpf(-700 if y <= lower else 700)
 
@@ -170,7 +176,11 @@ def interval_crps(y, lower, upper, mean, deviation):
             return mpmath.quad(
                 lambda x: (
                     mpmath.ncdf(side * (x - mean) / deviation) ** 2
-                    / (2 + mpmath.exp(x) + mpmath.exp(-x))
+                    * (
+                        mpmath.npdf(x)
+                        if link == "probit"
+                        else 1 / (2 + mpmath.exp(x) + mpmath.exp(-x))
+                    )
                 ),
                 places,
             )
@@ -185,10 +195,12 @@ def interval_crps(y, lower, upper, mean, deviation):
     ("mean", "deviation", "x"),
     [(19.2, 5e-4, 19.3), (19.2, 7.0, 12.0), (0.5, 3.0, 2.0), (0.2, 80.0, -9.0), (30.0, 1.0, 900.0)],
 )
-def test_crps_beside_a_bound(mean, deviation, x, side, lower, upper):
+@pytest.mark.parametrize("link", ["probit", "logit"])
+def test_crps_beside_a_bound(mean, deviation, x, side, lower, upper, link):
     """The numbers beside a bound are few; the score is one of the real line."""
-    transform = Interval(lower, upper)
+    transform = Interval(lower, upper, link)
+    mean, deviation, x = (part / 4 if link == "probit" else part for part in (mean, deviation, x))
     y = float(transform.from_real(reals(side * x)))
     value = gaussian([transform], [side * mean], [[deviation**2]]).crps(reals(y))
-    expected = interval_crps(y, lower, upper, side * mean, deviation)
+    expected = interval_crps(y, lower, upper, side * mean, deviation, link)
     assert_close(float(value), expected, rtol=1e-9, atol=0)

@@ -1,7 +1,9 @@
 """Moments of transformed mixtures, against numerical integration and sums over cells."""
 
+import itertools
 import math
 
+import mpmath
 import numpy as np
 import pytest
 import torch
@@ -10,6 +12,7 @@ from scipy import special, stats
 from torch.testing import assert_close
 
 from condens import GaussianMixture, TransformedMixture
+from condens.functional import pushforward
 from condens.transforms import Integer, Interval, Positive, Real
 
 INF, NAN = float("inf"), float("nan")
@@ -18,7 +21,8 @@ INF, NAN = float("inf"), float("nan")
 FUNCTIONS = {
     "real": lambda x: x,
     "positive": lambda x: np.exp(x) - 1.0,
-    "interval": lambda x: -2.0 + 5.0 * special.expit(x),
+    "probit": lambda x: -2.0 + 5.0 * special.ndtr(x),
+    "logit": lambda x: -2.0 + 5.0 * special.expit(x),
 }
 
 
@@ -78,7 +82,7 @@ def test_covariance_of_a_mixture_is_the_total_of_its_components():
     assert_close(m.covariance_matrix, within + between, rtol=1e-9, atol=1e-9)
 
 
-@pytest.mark.parametrize("other", ["real", "positive", "interval"])
+@pytest.mark.parametrize("other", ["real", "positive", "probit", "logit"])
 @pytest.mark.parametrize("whole", ["integer", "count"])
 def test_covariance_with_a_whole_number_by_conditioning(whole, other):
     """Cov(Y₁, Y₂) = Σₙ P(n) (n − μ) E[Y₁ | n]."""
@@ -94,8 +98,10 @@ def test_covariance_with_a_whole_number_by_conditioning(whole, other):
 
 @pytest.mark.parametrize(("mean", "deviation"), [(0.3, 0.1), (1.0, 0.99), (1.0, 1.01), (-3.0, 3.0),
                                                  (2.0, 10.0), (0.5, 100.0)])  # fmt: skip
-def test_moments_of_an_interval(mean, deviation):
-    m = gaussian([Interval(0.0, 1.0)], [mean], [[deviation**2]])
+@pytest.mark.parametrize("link", ["probit", "logit"])
+def test_moments_of_an_interval(mean, deviation, link):
+    m = gaussian([Interval(0.0, 1.0, link)], [mean], [[deviation**2]])
+    share = special.ndtr if link == "probit" else special.expit
     # Panels fine enough for the step of the logistic function at any deviation.
     edges = np.unique(
         np.concatenate([np.linspace(-40, 40, 801), mean + deviation * np.linspace(-9, 9, 181)])
@@ -104,8 +110,8 @@ def test_moments_of_an_interval(mean, deviation):
     half = 0.5 * np.diff(edges)[:, None]
     x = edges[:-1, None] + half * (x + 1)
     w = half * w * stats.norm.pdf(x, mean, deviation)
-    first = (w * special.expit(x)).sum()
-    second = (w * (special.expit(x) - first) ** 2).sum()
+    first = (w * share(x)).sum()
+    second = (w * (share(x) - first) ** 2).sum()
     assert_close(float(m.mean), first, rtol=1e-12, atol=0)
     assert_close(float(m.variance), second, rtol=1e-11, atol=0)
 
@@ -165,21 +171,24 @@ def test_nothing_is_ever_nan():
     def normal(*shape):
         return torch.randn(*shape, dtype=torch.float64, generator=generator)
 
-    for size in (0.1, 3.0, 100.0, 1e4):
-        for spread in (0.3, 3.0, 8.0):
-            factors = torch.cat([spread * normal(6, 2, 5), spread * normal(6, 2, 10)], -1)
-            base = GaussianMixture(3 * normal(6, 2), size * normal(6, 2, 5), factors)
-            m = TransformedMixture(base, MIXED)
-            y = m.sample(generator=generator)
-            for d, transform in enumerate(MIXED):
-                assert transform.contains(y[:, d]).all()
-            for answer in (m.log_prob(y), m.mean, m.variance, m.covariance_matrix):
-                assert not answer.isnan().any()
-            assert (m.variance >= 0).all()
-            for dims in ([3], [4], [3, 4], [0, 1, 4]):
-                free = [d for d in range(5) if d not in dims]
-                given = m.condition({d: y[:, d] for d in dims})
-                assert not given.log_prob(y[:, free]).isnan().any()
+    bounded = [Interval(0.0, 1.0), Interval(-5.0, 0.0), Interval(-5.0, 0.0, link="logit")]
+    cases = itertools.product((0.1, 3.0, 100.0, 1e4), (0.3, 3.0, 8.0))
+    for (size, spread), transforms in zip(
+        cases, itertools.cycle([MIXED, bounded + MIXED[3:]]), strict=False
+    ):
+        factors = torch.cat([spread * normal(6, 2, 5), spread * normal(6, 2, 10)], -1)
+        base = GaussianMixture(3 * normal(6, 2), size * normal(6, 2, 5), factors)
+        m = TransformedMixture(base, transforms)
+        y = m.sample(generator=generator)
+        for d, transform in enumerate(transforms):
+            assert transform.contains(y[:, d]).all()
+        for answer in (m.log_prob(y), m.mean, m.variance, m.covariance_matrix):
+            assert not answer.isnan().any()
+        assert (m.variance >= 0).all()
+        for dims in ([3], [4], [3, 4], [0, 1, 4]):
+            free = [d for d in range(5) if d not in dims]
+            given = m.condition({d: y[:, d] for d in dims})
+            assert not given.log_prob(y[:, free]).isnan().any()
 
 
 def test_narrowed_components_keep_their_means_and_correlations():
@@ -196,3 +205,70 @@ def test_narrowed_components_keep_their_means_and_correlations():
         matrix /= spread.unsqueeze(-1) * spread.unsqueeze(-2)
     assert_close(after, before, rtol=1e-8, atol=1e-9)
     assert torch.equal(mixture.narrowed(limits).base.means, mixture.base.means)
+
+
+# Bounded numbers by the probit: closed forms.
+
+
+def bivariate(first, second, correlation):
+    """Return Φ₂(h, k; ρ) − Φ(h) Φ(k) with many digits, as the integral of its derivative in ρ."""
+    with mpmath.workdps(50):
+        h, k, rho = (mpmath.mpf(part) for part in (first, second, correlation))
+
+        def density(r):
+            energy = (h**2 - 2 * r * h * k + k**2) / (2 * (1 - r**2))
+            return mpmath.exp(-energy) / (2 * mpmath.pi * mpmath.sqrt(1 - r**2))
+
+        steps = [rho * (1 - mpmath.mpf(2) ** -i) for i in range(40)] + [rho]
+        return mpmath.quad(density, steps)
+
+
+@pytest.mark.parametrize(
+    ("mean", "deviation"),
+    [(0.0, 1.0), (0.3, 1e-9), (-12.0, 0.01), (30.0, 0.5), (-45.0, 1.2), (3.0, 40.0), (0.2, 1e5)],
+)
+def test_variance_of_the_probit_has_all_digits(mean, deviation):
+    """However narrow the density is, and however near a bound."""
+    with mpmath.workdps(50):
+        s = mpmath.mpf(deviation) ** 2
+        h = mpmath.mpf(mean) / mpmath.sqrt(1 + s)
+        exact = 25 * bivariate(h, h, s / (1 + s))
+    m = gaussian([Interval(-5.0, 0.0)], [mean], [[deviation**2]])
+    assert float(m.variance) == pytest.approx(float(exact), rel=1e-12)
+    with mpmath.workdps(50):
+        exact = float(-5 * mpmath.erfc(h / mpmath.sqrt(2)) / 2)
+    assert float(m.mean) == pytest.approx(exact, rel=1e-12)
+
+
+@pytest.mark.parametrize("correlation", [1e-9, 0.4, -0.4, 0.95, -0.999, 0.9999999])
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [((0.3, 0.5), (-1.0, 2.0)), ((4.0, 30.0), (5.0, 31.0)), ((-9.0, 1.0), (-8.0, 0.7))],
+)
+def test_covariance_of_two_probits_has_all_digits(first, second, correlation):
+    cross = correlation * first[1] * second[1]
+    spread = [[first[1] ** 2, cross], [cross, second[1] ** 2]]
+    m = gaussian([Interval(0.0, 1.0), Interval(0.0, 4.0)], [first[0], second[0]], spread)
+    # Of the component as it is: its factors were rounded.
+    mean, spread = m.base.means[0], m.base.covariance_matrices[0]
+    with mpmath.workdps(50):
+        scales = [mpmath.sqrt(1 + mpmath.mpf(float(s))) for s in spread.diagonal()]
+        places = [mpmath.mpf(float(x)) / scale for x, scale in zip(mean, scales, strict=True)]
+        rho = mpmath.mpf(float(spread[0, 1])) / (scales[0] * scales[1])
+        exact = float(4 * bivariate(*places, rho))
+    found = float(m.covariance_matrix[0, 1])
+    size = float((m.variance[0] * m.variance[1]).sqrt())
+    assert found == pytest.approx(exact, rel=1e-10, abs=1e-12 * size)
+
+
+def test_gradients_of_the_moments_of_two_probits():
+    def moments(mean, root):
+        spread = root @ root.mT + 0.1 * torch.eye(2).double()
+        one, two = mean, spread.diagonal().sqrt()
+        variance = pushforward.probit_variance(one, two)
+        cross = pushforward.probit_covariance(one[0], two[0], one[1], two[1], spread[0, 1])
+        return pushforward.probit_mean(one, two), variance, cross
+
+    inputs = reals(0.3, -0.8).requires_grad_(), reals([0.9, 0.2], [0.7, 1.3]).requires_grad_()
+    assert torch.autograd.gradcheck(moments, inputs)
+    assert torch.autograd.gradgradcheck(moments, inputs)

@@ -9,7 +9,7 @@ from helpers.transformed import MIXED, gaussian, mixture_of, reals
 from scipy import integrate, stats
 from torch.testing import assert_close
 
-from condens.transforms import Integer, Positive, Real
+from condens.transforms import Integer, Interval, Positive, Real
 
 INF, NAN = float("inf"), float("nan")
 
@@ -18,13 +18,15 @@ SUBSETS = [list(s) for size in range(1, 5) for s in combinations(range(5), size)
 
 
 @pytest.mark.parametrize("dims", SUBSETS, ids=str)
-def test_joint_is_marginal_times_conditional(dims):
-    m = mixture_of(MIXED, n_components=2, spread=0.6)
+@pytest.mark.parametrize("link", ["probit", "logit"])
+def test_joint_is_marginal_times_conditional(dims, link):
+    transforms = [*MIXED[:2], Interval(0.0, 10.0, link), *MIXED[3:]]
+    m = mixture_of(transforms, n_components=2, spread=0.6)
     y = m.sample((4,), generator=torch.Generator().manual_seed(len(dims)))
     free = [d for d in range(5) if d not in dims]
     given = m.condition({d: y[:, d] for d in dims})
     assert given.batch_shape == (4,)
-    assert given.transforms == tuple(MIXED[d] for d in free)
+    assert given.transforms == tuple(transforms[d] for d in free)
     total = m.marginal(dims).log_prob(y[:, dims]) + given.log_prob(y[:, free])
     continuous = not {3, 4} & set(dims)
     assert_close(total, m.log_prob(y), rtol=0, atol=1e-9 if continuous else 1e-7)

@@ -75,6 +75,18 @@ def test_an_effect_runs_through_the_range_of_the_fit_or_of_the_rows(model):
     assert x[[0, -1]] == pytest.approx(np.quantile(X["size"], [0.01, 0.99]))
 
 
+def test_slices_are_conditional_densities_of_one_row(model):
+    axes = model.plot_slices(X[:1], "price in $", given="rooms", values=[1, 5])
+    density = model.predict_dist(X[:1])[0]
+    for line, rooms in zip(axes.get_lines(), (1, 5, None), strict=True):
+        points = torch.from_numpy(line.get_xdata())
+        one = density if rooms is None else density.condition({"rooms": rooms})
+        expected = one.marginal("price in $").log_prob(points[:, None]).exp()
+        scale = points * np.log(10) if axes.get_xscale() == "log" else 1.0
+        assert np.allclose(line.get_ydata(), expected * scale, rtol=1e-4, atol=1e-12)
+    assert axes.get_xlabel() == r"price in \$"
+
+
 def test_arrays_and_polars_are_swept_too():
     array = RNG.normal(size=(60, 2))
     model = MDNRegressor(settings=Settings(epochs=2), random_state=0).fit(array, array[:, 0])
@@ -143,6 +155,10 @@ def test_the_diagnostics_are_those_of_the_history(model):
     ("call", "error", "message"),
     [
         (lambda m: m.plot_effect(X, "colour", 0), DimensionError, "column is 'colour'.*size"),
+        (lambda m: m.plot_slices(X[:1], "colour", 0), DimensionError, "target"),
+        (lambda m: m.plot_slices(X[:1], 0, "colour"), DimensionError, "given"),
+        (lambda m: m.plot_slices(X[:1], 0, 0), ArgumentError, "given is 0"),
+        (lambda m: m.plot_slices(X, 0, 1), ShapeError, "one density"),
         (lambda m: m.plot_effect(X, 7, 0), DimensionError, "column is 7"),
         (lambda m: m.plot_effect(X, True, 0), DimensionError, "column is True"),
         (lambda m: m.plot_effect(X, "size"), DimensionError, "target is None"),

@@ -11,6 +11,7 @@ from numpy.testing import assert_allclose
 from scipy import integrate, stats
 
 from condens import MDNRegressor, TransformedMixture
+from condens.errors import ArgumentError, TargetTransformWarning, TargetWarning
 from condens.training import Settings
 from condens.transforms import Integer, Interval, Positive, Real
 
@@ -239,6 +240,61 @@ def test_automatic_transforms_are_named():
     with warnings.catch_warnings():
         warnings.filterwarnings("error", message=".*auto")
         regressor(target_transform=list(model.transforms_)).fit(X, y)
+
+
+def spiked(share_of_zeros, seed=0, rows=300):
+    rng = np.random.default_rng(seed)
+    amount = np.exp(rng.normal(size=rows))
+    amount[: int(share_of_zeros * rows)] = 0.0
+    return rng.normal(size=(rows, 1)), pd.DataFrame(
+        {"claim": amount, "other": rng.normal(size=rows)}
+    )
+
+
+@pytest.mark.parametrize("transform", [None, "auto"])
+def test_a_spike_at_the_end_of_the_range_is_told(transform):
+    x, y = spiked(0.3)
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        model = regressor(target_transform=transform).fit(x, y)
+    (told,) = [w for w in seen if w.category is TargetWarning]
+    assert told.filename == __file__
+    message = str(told.message)
+    assert "column(s) 'claim' (30.00% on 0)" in message
+    assert "classifier" in message
+    assert "'count'" in message
+    assert "'other'" not in message
+    assert model.transforms_ == (Real(), Real())
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", TargetWarning)
+        regressor(target_transform="real").fit(x, y)
+
+
+def test_auto_tells_of_single_values_that_keep_it_from_a_bound():
+    rng = np.random.default_rng(0)
+    y = np.concatenate([rng.uniform(0.01, 0.99, 299), [1.0]])
+    x = rng.normal(size=(300, 1))
+    with (
+        pytest.warns(TargetTransformWarning),
+        pytest.warns(TargetWarning, match=r"0 \(0\.33% on 1\)"),
+    ):
+        model = regressor(target_transform="auto").fit(x, y)
+    assert model.transforms_ == (Real(),)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", TargetWarning)
+        regressor().fit(x, y)
+
+
+@pytest.mark.parametrize(
+    "transform", ["positive", "unit", (0, 1), [Positive()], Interval(0, 1, "logit")]
+)
+def test_targets_on_a_bound_are_refused_with_advice(transform):
+    rng = np.random.default_rng(0)
+    y = rng.uniform(0.01, 0.99, 200)
+    y[5], y[30:40] = 0.0, 0.0
+    message = r"y, column 0, has 0 at index \[5\], and 5\.50% of the rows on 0, but .*classifier"
+    with pytest.raises(ArgumentError, match=message):
+        regressor(target_transform=transform).fit(rng.normal(size=(200, 1)), y)
 
 
 @pytest.mark.parametrize("transform", ["positive", "count"])

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 from numpy.testing import assert_allclose
+from torch.distributions import Normal
 
 from condens.errors import ArgumentError, ModelFileError, ShapeError
 from condens.evaluation import Baselines
@@ -39,11 +40,17 @@ def test_densities_carry_the_jacobian():
     positive = Baselines.fit(C, Y.exp(), transforms=[Positive(), Real()][:1] * 2)
     for ours, theirs in zip(densities(positive, C), densities(plain, C), strict=True):
         assert_allclose(ours.log_prob(Y.exp()), theirs.log_prob(Y) - Y.sum(1), rtol=1e-9)
-    inside = Y.sigmoid()
-    bounded = Baselines.fit(C, inside, transforms=[Interval(0.0, 1.0)] * 2)
-    slope = (inside * (1 - inside)).log().sum(1)
-    for ours, theirs in zip(densities(bounded, C), densities(plain, C), strict=True):
-        assert_allclose(ours.log_prob(inside), theirs.log_prob(Y) - slope, rtol=1e-7)
+    logits, normal = Y.sigmoid(), Normal(0.0, 1.0)
+    scaled = 0.2 * Y  # of which Φ leaves digits
+    narrow = Baselines.fit(C, scaled)
+    for link, real, inside, slope, twin in (
+        ("logit", Y, logits, (logits * (1 - logits)).log(), plain),
+        ("probit", scaled, normal.cdf(scaled), normal.log_prob(scaled), narrow),
+    ):
+        bounded = Baselines.fit(C, inside, transforms=[Interval(0.0, 1.0, link)] * 2)
+        for ours, theirs in zip(densities(bounded, C), densities(twin, C), strict=True):
+            expected = theirs.log_prob(real) - slope.sum(1)
+            assert_allclose(ours.log_prob(inside), expected, rtol=1e-7)
 
 
 def test_whole_numbers_have_probabilities():

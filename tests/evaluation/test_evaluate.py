@@ -133,6 +133,14 @@ def test_the_same_seed_gives_the_same_report():
     assert evaluate(density, x, y, seed=1).to_dict() != first
 
 
+def test_draws_are_independent_of_rows_drawn_with_the_same_seed():
+    """One draw a row would be its target, and HPD ranks far from uniform (p below 10⁻⁹⁰)."""
+    density = bimodal(torch.zeros(1000, 2).double())
+    y = density.sample((2,), generator=Generator().manual_seed(3))[0]
+    report = evaluate(density, None, y, n_samples=2, seed=3)
+    assert min(test.adjusted for test in report.tests) > 0.001
+
+
 def test_a_weight_is_a_number_of_rows():
     density, x, y = gaussians(80)
     weights = np.arange(80) % 4

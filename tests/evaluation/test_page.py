@@ -211,8 +211,7 @@ def test_entries_that_were_not_observed_are_left_out(few):
 # In a browser.
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [1200, 360])
+@pytest.mark.parametrize(("scheme", "width"), [("light", 1200), ("dark", 360)])
 def test_it_opens_in_chromium(browser, written, scheme, width, tmp_path):
     with Visit(browser, written, scheme=scheme, width=width) as visit:
         assert visit.messages == []

@@ -228,9 +228,11 @@ def test_wrong_posteriors_fail_the_right_test(loc, scale, name, effect):
         assert tests[name].adjusted < 1e-6
         other = "bias" if name == "spread" else "spread"
         assert tests[other].adjusted > 0.001
-    for curve in (expected_coverage(posterior, truths(1000, 2)), tarp(posterior, truths(1000, 2))):
-        assert min(test.adjusted for test in curve.tests) < 0.01
-        assert (curve.area > 0) == (scale > 1)
+    for ask in (expected_coverage, tarp):
+        assert min(test.adjusted for test in ask(posterior, truths(1000, 2)).tests) < 0.01
+    # Balls around random points say little of a bias: their area is then −0.006 in the limit.
+    for ask in (expected_coverage, tarp) if scale != 1 else (expected_coverage,):
+        assert (ask(posterior, truths(1000, 2)).area > 0) == (scale > 1)
 
 
 def test_the_seed_of_torch_is_another():

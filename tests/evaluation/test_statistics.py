@@ -10,8 +10,9 @@ from condens.evaluation.statistics import (
     Mean,
     Score,
     explained_variance,
+    paired_difference,
     plus_minus,
-    root,
+    root_mean_square,
     weighted_mean,
 )
 
@@ -115,13 +116,36 @@ def test_a_constant_target_has_no_r2():
     assert math.isnan(explained_variance(np.full(9, 0.3), np.arange(9.0)).value)
 
 
-def test_the_error_of_a_root(rng):
-    squares = (rng.normal(size=(4000, 100)) ** 2 * 9).mean(1)
-    mean = weighted_mean(rng.normal(size=100) ** 2 * 9)
-    assert root(mean).value == math.sqrt(mean.value)
-    assert root(Score(9.0, squares.std())).standard_error == pytest.approx(
-        np.sqrt(squares).std(), rel=0.05
-    )
+def test_the_root_mean_square_and_its_error(rng):
+    errors = 3 * rng.normal(size=(4000, 100))
+    found = [root_mean_square(each) for each in errors]
+    values = [score.value for score in found]
+    np.testing.assert_allclose(values, np.sqrt((errors**2).mean(1)), rtol=1e-12)
+    mean = np.mean([score.standard_error for score in found])
+    assert mean == pytest.approx(np.std(values), rel=0.05)
+
+
+@pytest.mark.parametrize("scale", [1e-200, 1e-160, 1e120, 1e200])
+def test_every_scale_has_the_same_figures(rng, scale):
+    """Squares of such numbers are zero or infinite in double precision."""
+    y, mean = rng.normal(size=(2, 50))
+    weights, groups = rng.uniform(size=50), rng.integers(0, 9, 50)
+    for about in ((), (weights,), (weights, groups)):
+        for ask in (weighted_mean, root_mean_square):
+            there, here = ask(scale * y, *about), ask(y, *about)
+            np.testing.assert_allclose(np.array(there) / scale, here, rtol=1e-9)
+        expected = explained_variance(y, mean, *about)
+        assert explained_variance(scale * y, scale * mean, *about) == pytest.approx(expected)
+
+
+def test_infinite_errors_have_an_infinite_mean_square():
+    assert root_mean_square(np.array([1.0, np.inf])).value == np.inf
+    assert explained_variance(np.array([1.0, 2.0]), np.array([1.0, np.inf])).value == -np.inf
+
+
+def test_a_row_that_is_impossible_under_both_makes_no_difference():
+    first, second = np.array([-np.inf, 1.0, -np.inf]), np.array([-np.inf, 3.0, 0.0])
+    assert paired_difference(first, second).tolist() == [0.0, -2.0, -np.inf]
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Hermite coefficients of the exponential, the logistic function and the floor."""
+"""Hermite coefficients of the exponential, the logistic function, Φ and the floor."""
 
 import mpmath
 import numpy as np
@@ -80,11 +80,23 @@ def test_floor_of_the_exponential(mean, deviation):
     compare(pushforward.floor_coefficients(m, d, log=True), exact, orders)
 
 
+@pytest.mark.parametrize(("mean", "deviation"), PAIRS)
+def test_probit(mean, deviation):
+    orders = [1, 2, 3, 8, 20, 60]
+    m, d = (torch.tensor(v, dtype=torch.float64) for v in (mean, deviation))
+    exact = by_quadrature(special.ndtr, mean, deviation, [], orders)
+    compare(pushforward.probit_coefficients(m, d), exact, orders)
+    inputs = m.requires_grad_(), d.requires_grad_()
+    assert torch.autograd.gradcheck(lambda *x: pushforward.probit_coefficients(*x)[::9], inputs)
+
+
 def test_parseval():
     """Var f = Σ aₙ², for functions that the order resolves."""
     m, d = (torch.tensor(v, dtype=torch.float64) for v in (0.4, 0.9))
     total = pushforward.logistic_coefficients(m, d).square().sum()
     assert_close(total, pushforward.logistic_moments(m, d)[1], rtol=1e-12, atol=0)
+    total = pushforward.probit_coefficients(m, d).square().sum()
+    assert_close(total, pushforward.probit_variance(m, d), rtol=1e-12, atol=0)
     total = pushforward.lognormal_coefficients(m, d).square().sum()
     assert_close(total, pushforward.lognormal_variance(m, d), rtol=1e-12, atol=0)
 

@@ -63,6 +63,7 @@ ROWS = (
         "mathematics on tensors, for any batch shape",
         files=(
             "algebra",
+            "bivariate",
             "boxes",
             "estimates",
             "fused",
@@ -96,6 +97,7 @@ ROWS = (
             "base",
             "choice",
             "kinds",
+            "links",
             "moments",
             "scores",
         ),
@@ -251,7 +253,7 @@ ROWS = (
         7,
         "inference/",
         "simulation-based inference without another library",
-        files=("posterior",),
+        files=("posterior", "priors"),
         packages=("torch",),
     ),
     Row(

@@ -11,7 +11,8 @@ from condens.transforms import Integer, Interval, Positive, Real
 KINDS = {
     "real": Real(),
     "positive": Positive(-1.0),
-    "interval": Interval(-2.0, 3.0),
+    "probit": Interval(-2.0, 3.0),
+    "logit": Interval(-2.0, 3.0, link="logit"),
     "integer": Integer(),
     "count": Integer(0),
 }

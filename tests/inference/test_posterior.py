@@ -7,13 +7,23 @@ import pandas as pd
 import polars as pl
 import pytest
 import torch
+import torch.distributions as dist
+from helpers.reference import random_parameters
 from torch.distributions import MultivariateNormal
 from torch.testing import assert_close
 
 from condens import GaussianMixture, TransformedMixture
-from condens.errors import ArgumentError, DimensionError, NotFiniteError, ShapeError
+from condens.errors import (
+    ArgumentError,
+    DimensionError,
+    NotFiniteError,
+    ShapeError,
+    TargetTransformWarning,
+)
 from condens.inference import posterior
+from condens.inference.priors import transforms_of
 from condens.training import Settings
+from condens.transforms import Integer, Interval, Positive, Real
 
 QUICK = Settings(epochs=2)
 
@@ -62,6 +72,127 @@ def test_bounded_parameters_stay_in_their_bounds():
     steps = (torch.arange(2000, dtype=torch.float64) + 0.5) / 2000
     coverage = found.marginal("fraction").log_prob(steps[:, None]).exp().mean()
     assert_close(coverage, torch.tensor(1.0).double(), rtol=0, atol=1e-3)
+
+
+class Joined(dist.Distribution):
+    """Several distributions beside each other, as sbi's MultipleIndependent."""
+
+    def __init__(self, parts):
+        self.parts, self.sizes = parts, [part.batch_shape.numel() for part in parts]
+        super().__init__(event_shape=torch.Size([sum(self.sizes)]), validate_args=False)
+
+    @property
+    def support(self):
+        each = [part.support for part in self.parts]
+        return dist.constraints.independent(dist.constraints.cat(each, 0, self.sizes), 1)
+
+
+BOX = torch.tensor([0.0, -2.0, 5.0]), torch.tensor([1.0, 2.0, 5.5])
+INTERVALS = tuple(Interval(*pair) for pair in zip(*(end.tolist() for end in BOX), strict=True))
+UNDERSTOOD = {
+    "bounds": (BOX, INTERVALS),
+    "one pair": ((-1, 2), (Interval(-1.0, 2.0),) * 3),
+    "lists": (([0, -2, 5], [1, 2, 5.5]), INTERVALS),
+    "uniform": (dist.Uniform(*BOX), INTERVALS),
+    "independent": (dist.Independent(dist.Uniform(*BOX), 1), INTERVALS),
+    "scalar": (dist.Uniform(-1.0, 2.0), (Interval(-1.0, 2.0),) * 3),
+    "beta": (dist.Beta(torch.ones(3), 2.0), (Interval(0.0, 1.0),) * 3),
+    "normal": (dist.MultivariateNormal(torch.zeros(3), torch.eye(3)), (Real(),) * 3),
+    "lognormal": (dist.LogNormal(torch.zeros(3), 1.0), (Positive(),) * 3),
+    "pareto": (dist.Pareto(torch.tensor([1.0, 2.0, 3.0]), 1.0), tuple(map(Positive, (1, 2, 3)))),
+    "poisson": (dist.Poisson(torch.ones(3)), (Integer(0),) * 3),
+    "several": (
+        [dist.Gamma(1.0, 1.0), dist.Uniform(0.0, 3.0), dist.StudentT(4.0)],
+        (Positive(), Interval(0.0, 3.0), Real()),
+    ),
+    "mixture": (
+        TransformedMixture(GaussianMixture(*random_parameters((), 2, 3)), INTERVALS),
+        INTERVALS,
+    ),
+    "joined": (
+        Joined([dist.Gamma(torch.ones(2), 1.0), dist.Uniform(torch.zeros(1), 3.0)]),
+        (Positive(), Positive(), Interval(0.0, 3.0)),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", UNDERSTOOD)
+def test_the_support_of_the_prior_gives_the_transforms(name):
+    prior, expected = UNDERSTOOD[name]
+    assert transforms_of(prior, 3) == expected
+
+
+MISUNDERSTOOD = {
+    "simplex": dist.Dirichlet(torch.ones(3)),
+    "yes or no": dist.Bernoulli(torch.full((3,), 0.5)),
+    "bounded above": dist.Binomial(5, torch.full((3,), 0.5)),
+    "mixed list": [dist.Normal(0.0, 1.0), (0, 1), (0, 1)],
+    "word": "uniform",
+    "three": (0, 1, 2),
+    "none of it": object(),
+}
+
+
+@pytest.mark.parametrize("name", MISUNDERSTOOD)
+def test_other_priors_are_refused_by_name(name):
+    with pytest.raises(ArgumentError, match=r"prior.* is .*torch distribution.*target_transform"):
+        transforms_of(MISUNDERSTOOD[name], 3)
+
+
+def test_priors_that_do_not_fit_the_parameters_are_refused():
+    theta, x, _ = gaussian(50)
+    with pytest.raises(ArgumentError, match=r"prior is over 3 parameter\(s\), but .*2 column"):
+        posterior(theta, x, prior=dist.Normal(torch.zeros(3), 1.0))
+    with pytest.raises(ArgumentError, match="prior goes with target_transform"):
+        posterior(theta, x, prior=(-9, 9), target_transform="real")
+    with pytest.raises(ArgumentError, match=r"parameters, column 0, has .*between -0.1 and 0.1"):
+        posterior(theta, x, prior=(-0.1, 0.1))
+    with pytest.raises(ArgumentError, match="must be above lower"):
+        posterior(theta, x, prior=(1, -1))
+
+
+def test_draws_rounded_to_the_bounds_of_the_prior_are_kept_but_spikes_are_refused():
+    theta = torch.rand(2000, 1, generator=torch.Generator().manual_seed(0))
+    theta[7], theta[8] = 0.0, 1.0
+    learned = posterior(theta, theta, prior=(0, 1), settings=QUICK)
+    # Half a step of single precision: nowhere near the edge of double precision, −38.
+    assert 0 < float(learned.network.target_scaling.scale) < 1.1
+    theta[:300] = 0.0
+    with pytest.raises(ArgumentError, match=r"has 0 at .*15\.00% of the rows on 0, .*classifier"):
+        posterior(theta, theta, prior=(0, 1), settings=QUICK)
+
+
+def test_where_an_observation_says_nothing_the_posterior_is_the_prior():
+    generator = torch.Generator().manual_seed(0)
+    theta = 4 * torch.rand(2000, 2, generator=generator) - 1
+    x = torch.randn(2000, 1, generator=generator)
+    prior = dist.Uniform(-torch.ones(2), 3 * torch.ones(2))
+    learned = posterior(theta, x, prior=prior, n_components=1, settings=Settings(epochs=10))
+    found = learned.given([0.3])
+    grid = (torch.arange(40, dtype=torch.float64) + 0.5) / 10 - 1
+    level = found.log_prob(torch.cartesian_prod(grid, grid))
+    # KL from the uniform density, which is exactly one component.
+    assert float(-(level + math.log(16)).mean()) < 0.005
+
+
+def test_a_posterior_centred_on_a_bound_is_learned():
+    """Truncated normals: by the probit to a divergence below 0.02 also at the bound itself."""
+    generator = torch.Generator().manual_seed(0)
+    theta = torch.rand(3000, 1, generator=generator, dtype=torch.float64)
+    x = theta + 0.1 * torch.randn(3000, 1, generator=generator, dtype=torch.float64)
+    learned = posterior(theta, x, prior=dist.Uniform(0.0, 1.0), settings=Settings(epochs=30))
+    grid = (torch.arange(20_000, dtype=torch.float64) + 0.5) / 20_000
+    for at in (0.0, 0.5, 1.0):
+        log_p = -0.5 * ((grid - at) / 0.1).square()
+        log_p = log_p - log_p.exp().mean().log()
+        log_q = learned.log_prob(grid[:, None], [at])
+        assert float((log_p.exp() * (log_p - log_q)).mean()) < 0.02
+
+
+def test_chosen_transforms_are_announced():
+    theta = torch.rand(100, 1, generator=torch.Generator().manual_seed(0))
+    with pytest.warns(TargetTransformWarning, match="'auto' chose {0: Interval"):
+        posterior(theta, theta, target_transform="auto", settings=QUICK)
 
 
 def test_observations_of_any_shape_and_batches_of_them():

@@ -92,11 +92,16 @@ NETWORKS = {
     "years": lambda: network_of(2, "full", 3, dtype=torch.float64, loc=1.7e9),
     "transforms": lambda: bounded(
         network_of(
-            3,
+            4,
             "full",
             2,
             dtype=torch.float64,
-            transforms=[Positive(0.1), Interval(-0.3, 0.7), Real()],
+            transforms=[
+                Positive(0.1),
+                Interval(-0.3, 0.7),
+                Real(),
+                Interval(0.0, 2.0, link="logit"),
+            ],
         )
     ),
     "ensemble": lambda: bounded(ensemble()),
@@ -270,7 +275,7 @@ def test_not_numbers_and_infinity(written):
 def test_outside_the_support(written):
     file = written("transforms", "log_density")
     condition = conditions(file.network, 5)
-    inside = torch.tensor([1.0, 0.2, 0.0], dtype=torch.float64)
+    inside = torch.tensor([1.0, 0.2, 0.0, 1.9], dtype=torch.float64)
     target = inside.repeat(5, 1)
     target[0, 0], target[1, 1], target[2, 1], target[3, 1] = 0.1, 0.7, -0.31, torch.nan
     (ours,) = file(condition, target)
@@ -335,7 +340,7 @@ def test_draws_for_a_condition_that_is_no_number(written):
     file = written("transforms", "sample")
     condition = conditions(file.network, 2)
     condition[0, 0] = torch.nan
-    (ours,) = file(condition, torch.zeros(1, 2, 3).double(), torch.full((1, 2), 0.5).double())
+    (ours,) = file(condition, torch.zeros(1, 2, 4).double(), torch.full((1, 2), 0.5).double())
     assert ours[:, 0].isnan().all()
     assert ours[:, 1].isfinite().all()
 

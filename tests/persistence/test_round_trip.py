@@ -98,7 +98,11 @@ SETTINGS = {
 STRATEGIES = {
     "real": {},
     "positive": {"lower": REALS},
-    "interval": {"lower": reals(-1e308, 0), "upper": POSITIVE},
+    "interval": {
+        "lower": reals(-1e308, 0),
+        "upper": POSITIVE,
+        "link": st.sampled_from(("probit", "logit")),
+    },
     "integer": {"lower": wholes(-(2**53), 2**53) | st.none()},
 }
 EPOCH = {
@@ -513,6 +517,7 @@ test_documents, test_many_documents = both(
         ("integer", (np.int64(2**53),)),
         ("interval", (-1, 1)),
         ("interval", (np.float32(0.1), 2)),
+        ("interval", (0, 2, "logit")),
         ("positive", (-5,)),
         ("positive", (Fraction(-1, 3),)),
         ("positive", (-0.0,)),

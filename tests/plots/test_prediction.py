@@ -174,7 +174,7 @@ def test_training_is_drawn_with_its_components():
         (lambda: effect(mixture(1, batch=(3,)), [1.0]), ShapeError, "each of 3 densities"),
         (lambda: effect(mixture(2, batch=(1,)), [1.0]), DimensionError, "dim is None"),
         (lambda: effect(mixture(1, batch=(2,)), [1.0, np.nan]), ShapeError, "a finite number"),
-        (lambda: effect(mixture(1, batch=(1,)), [1.0], quantiles=(5,)), ArgumentError, "0.5"),
+        (lambda: effect(mixture(1, batch=(1,)), [1.0], quantiles=(5,)), ArgumentError, "is 5"),
         (lambda: effect(mixture(1, batch=(1,)), [1.0], data=([1], [1, 2])), ShapeError, "pairs"),
         (lambda: slices(mixture(2), 0, 0), ArgumentError, "two dimensions"),
         (lambda: slices(mixture(2), 0, 1, range(9)), ArgumentError, "1 to 6 can be told apart"),
@@ -188,3 +188,21 @@ def test_training_is_drawn_with_its_components():
 def test_mistakes_are_named(call, error, message):
     with pytest.raises(error, match=message):
         call()
+
+
+def test_one_value_of_the_condition_is_a_column():
+    density = mixture(1, batch=(1,))
+    axes = effect(density, [3.0], quantiles=(0.5,))
+    x, y, values = heat_map(axes)
+    assert x.min() < 3 < x.max()
+    expected = density[0].log_prob(torch.from_numpy(y)[:, None]).exp()
+    assert np.allclose(values[:, 0], expected, rtol=1e-5)
+    low, high = axes.get_xlim()
+    assert (low, high) == (2.5, 3.5)
+    assert [label.get_text() for label in axes.get_xticklabels()] == ["3"]
+
+
+def test_slices_call_a_dimension_by_its_number_and_tell_values_apart():
+    axes = slices(mixture(2), 0, 1, [1.0, 1.0000001])
+    assert axes.get_xlabel() == "dimension 0"
+    assert len(axes.get_lines()) == 3

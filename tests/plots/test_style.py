@@ -10,6 +10,8 @@ from matplotlib import pyplot as plt
 from matplotlib.figure import Figure
 
 from condens import plots
+from condens.errors import CondensError
+from condens.plots import rows
 from condens.plots.style import COLOURS, density_map, literal
 
 HOSTILE = [r"$\frac{", "_x$y_{$\n\x00=cmd()", "<img onerror=alert(1)>" * 20]
@@ -100,12 +102,72 @@ def test_names_are_drawn_as_they_are(name):
         assert max(map(len, shown)) < 120
 
 
+WRONG = [
+    lambda: plots.marginal(None),
+    lambda: plots.marginal(mixture(1), coverages=None),
+    lambda: plots.marginal(mixture(1), coverages=[90]),
+    lambda: plots.marginal(mixture(1), axes=plt),
+    lambda: plots.marginal(mixture(1), axes=[1]),
+    lambda: plots.corner(mixture(1), figure="mine"),
+    lambda: plots.joint(mixture(2), truth={0: "a"}),
+    lambda: plots.joint(mixture(2), limits=(0, 1)),
+    lambda: plots.joint(mixture(2), limits=((0, np.nan), (0, 1))),
+    lambda: plots.joint(mixture(2), limits=((1, 1), (0, 1))),
+    lambda: plots.joint(mixture(2), limits="ab"),
+    lambda: plots.effect(mixture(1, batch=(3,)), None),
+    lambda: plots.effect(mixture(1, batch=(3,)), range(3), quantiles=[50]),
+    lambda: plots.effect(mixture(1, batch=(3,)), range(3), data=[1.0, 2.0, 3.0]),
+    lambda: plots.predictions(mixture(2, batch=(3,)), np.zeros((3, 1)), 1),
+    lambda: plots.pit_histogram(U, coverage=2),
+    lambda: plots.calibration_figure(np.full((9, 2), np.nan)),
+    lambda: plots.differences(None, [0], [0], [0]),
+    lambda: plots.differences("ab", [0, 1], [0, 1], [0, 1]),
+    lambda: rows.residuals("a", "b", "c"),
+]
+
+
+@pytest.mark.parametrize("draw", WRONG)
+def test_what_cannot_be_drawn_is_named_and_leaves_no_figure(draw):
+    with pytest.raises(CondensError):
+        draw()
+    assert not plt.get_fignums()
+
+
+def test_a_figure_that_was_there_stays_where_a_plot_fails():
+    figure = plt.figure()
+    with pytest.raises(CondensError):
+        plots.pit_histogram(U, coverage=2, axes=figure.subplots())
+    assert plt.get_fignums() == [figure.number]
+
+
+def test_what_is_empty_is_left_out():
+    assert plots.effect(mixture(1, batch=(3,)), range(3), data=([], [])).has_data()
+    assert plots.marginal(mixture(1), coverages=0.9).has_data()
+    figure = plots.calibration_figure(np.stack([U, U * np.nan], 1), names=["a", "b"])
+    assert [axes.get_title() for axes in figure.axes] == ["a", ""]
+    # Weights of any size.
+    drawn = [plots.pit_histogram(U, weights=np.full(60, size)) for size in (1.0, 1e308)]
+    heights = [[bar.get_height() for bar in axes.patches] for axes in drawn]
+    assert heights[0] == pytest.approx(heights[1])
+
+
 def test_long_names_are_shortened_in_the_middle():
     assert literal("x" * 500 + "end") == "x" * 16 + "…" + "x" * 12 + "end"
     assert literal("short") == "short"
     assert literal(r"\$") == r"\\$"
     with mpl.rc_context({"text.usetex": True}):
         assert literal("a_b & 5 % $") == r"a\_b \& 5 \% \$"
+
+
+def test_names_that_are_shortened_stay_different():
+    for names in (
+        [f"target_{d} in $" for d in range(6)],
+        [f"{'x' * 20}{d}{'y' * 20}" for d in range(6)],
+        [f"{'x' * d}y{'x' * (40 - d)}" for d in range(15, 21)],
+    ):
+        figure = plots.corner(mixture(6, names=names))
+        shown = [axes.get_xlabel() for axes in figure.axes if axes.get_xlabel()]
+        assert len(shown) == len(set(shown)) == 6
 
 
 def lab(colours):

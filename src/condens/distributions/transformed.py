@@ -24,7 +24,7 @@ from condens.functional.fused import log_density
 from condens.functional.missing import partial_log_prob
 from condens.functional.modes import Modes
 from condens.functional.precision import widen
-from condens.functional.tracing import checks_values, traceable
+from condens.functional.tracing import anywhere, checks_values, traceable
 from condens.functional.triangular import component_variances, inverse_factors
 from condens.transforms import Integer, Real, Transform, moments
 
@@ -51,8 +51,8 @@ class TransformedMixture(Mixture):
     Its `parameters` are those of X; `means` and `covariance_matrices` are moments of Y in each
     component. Answers are as exact as those of `GaussianMixture` but for these: probabilities of
     several whole numbers at once (`functional.boxes.box_log_prob`), conditioning on whole
-    numbers (see `condition`), covariances between intervals and integers
-    (`moments.transformed_covariances`), and every `Estimate`.
+    numbers (see `condition`), covariances of integers, and of intervals by the logit, with each
+    other (`moments.transformed_covariances`), and every `Estimate`.
 
     Given whole numbers, `condition` makes several components of each, at points of its own in
     the cell: some ten for one number and up to 256 where cells are wide and correlations strong,
@@ -347,18 +347,33 @@ class TransformedMixture(Mixture):
         """Return the distinct local maxima of the density of Y, highest first.
 
         As a function of x, the density of Y is p(x) Π dxⱼ/dyⱼ, and every slope is a sum of
-        exponentials of xⱼ: one for positive targets, three for intervals. A Gaussian times
-        exp(a·x) is a Gaussian about μ + Σa, so that this is a Gaussian mixture, whose modes are
-        climbed to from all its means. The points [..., M, D] are values of Y.
+        exponentials of xⱼ: one for positive targets, three for intervals by the logit. A Gaussian
+        times exp(a·x) is a Gaussian about μ + Σa, so that this is a Gaussian mixture, whose modes
+        are climbed to from all its means. The slope of intervals by the probit is 1/φ(xⱼ): then it
+        is a mixture over a Gaussian, which grows without limit towards the bounds if a component
+        is wider than the standard normal. The bounds are no modes, and without any mode between
+        them `NoClosedFormError` says so. The points [..., M, D] are values of Y.
         """
         self._refuse_discrete("their probabilities have no modes to climb to", "Condition on them")
         terms = list(product(*(one.slope_terms().items() for one in self.transforms)))
         if len(terms) > MAX_MODE_TERMS:
-            self._refuse("modes() over more than six intervals", "Take marginal(dims) first.")
+            self._refuse(
+                "modes() over more than six intervals by the logit", "Take marginal(dims) first."
+            )
         exponents, logs = zip(*(zip(*term, strict=True) for term in terms), strict=True)
         wide = Parameters(*(tensor.detach() for tensor in widen(*self.parameters)))
         tilted = _tilted(*wide, *(wide.means.new_tensor(part) for part in (exponents, logs)))
-        points, log_density = mode_search.modes(*tilted)
+        growth = [one.slope_growth for one in self.transforms]
+        points, log_density = mode_search.modes(*tilted, wide.means.new_tensor(growth))
+        if anywhere(log_density[..., :1].isneginf()):
+            raise NoClosedFormError(
+                "modes()",
+                got="was asked of a density without a maximum",
+                expected="it grows without limit towards a bound of dimension(s) "
+                f"{[d for d, q in enumerate(growth) if q]}",
+                fix="Ask for hpd_threshold or interval; by Interval(…, link='logit') densities are "
+                "bounded.",
+            )
         log_density = log_density + tilted.logits.logsumexp(-1, keepdim=True)
         return Modes(self._from_real(points), log_density.to(self.dtype))
 

@@ -2,6 +2,8 @@
 
 import copy
 import os
+import sys
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -11,7 +13,14 @@ from typing import Any, Protocol
 import torch
 from torch import Generator, nn
 
-from condens.errors import ArgumentError, DimensionError, ShapeError
+from condens.data import TargetColumns
+from condens.errors import (
+    ArgumentError,
+    DimensionError,
+    ShapeError,
+    TargetTransformWarning,
+    TargetWarning,
+)
 from condens.files import as_path
 from condens.nn import HEADS, DensityNetwork, Ensemble, Head, MixtureNetwork
 from condens.nn.randomness import torch_seeded_by
@@ -20,6 +29,7 @@ from condens.persistence.header import reason
 from condens.scalars import as_choice, as_fraction, as_real, as_truth, as_whole, refused
 from condens.training import Settings
 from condens.transforms import Real, Transform, choice
+from condens.transforms.base import ON_A_BOUND
 
 # Parameters that are also fields of `Settings`.
 SETTING_NAMES = ("epochs", "batch_size", "learning_rate", "validation_fraction")
@@ -209,6 +219,73 @@ def choose_transforms(
         else choice.resolve("real" if given is None else given, "target_transform")
         for place, given in enumerate(requested_transforms(spec, labels))
     )
+
+
+def announced_transforms(
+    spec: choice.TargetTransform, target: TargetColumns, name: str = "y"
+) -> tuple[Transform, ...]:
+    """Return the transform of each target; warn of those chosen, and of those that are missing.
+
+    Args:
+        spec: `target_transform`.
+        target: the columns.
+        name: of the argument that they came in.
+    """
+    columns = target.values.unbind(1)
+    labels = target.names or range(len(columns))
+    transforms = choose_transforms(spec, labels, lambda place: choice.propose(columns[place]))
+    requested = requested_transforms(spec, labels)
+    automatic = [isinstance(given, str) and given == "auto" for given in requested]
+    chosen = [
+        f"{label!r}: {transform}"
+        for label, auto, transform in zip(labels, automatic, transforms, strict=True)
+        if auto
+    ]
+    if chosen:
+        warnings.warn(
+            f"target_transform: 'auto' chose {{{', '.join(chosen)}}}. Pass these to be sure of "
+            "them.",
+            TargetTransformWarning,
+            stacklevel=caller_level(),
+        )
+    skewed = [
+        repr(label)
+        for label, given, column in zip(labels, requested, columns, strict=True)
+        if given is None and choice.spans_decades(column)
+    ]
+    if skewed:
+        warnings.warn(
+            f"{name} is positive in column(s) {', '.join(skewed)} and spans orders of magnitude, "
+            "which a mixture of a few Gaussians fits badly. Pass target_transform='positive', in "
+            "{name: …} for some columns, or 'real' to leave it as it is.",
+            TargetWarning,
+            stacklevel=caller_level(),
+        )
+    crowded = []
+    for label, given, auto, transform, column in zip(
+        labels, requested, automatic, transforms, columns, strict=True
+    ):
+        if (given is None or auto) and not transform.discrete:
+            found = {**(choice.on_bounds(column) if auto else {}), **choice.spikes(column)}
+            at = " and ".join(f"{share:.2%} on {end:g}" for end, share in found.items())
+            crowded += [f"{label!r} ({at})"] if found else []
+    if crowded:
+        warnings.warn(
+            f"{name} has many rows exactly at the end of the range in column(s) "
+            f"{', '.join(crowded)}. {ON_A_BOUND} Pass 'real' to leave it as it is.",
+            TargetWarning,
+            stacklevel=caller_level(),
+        )
+    return transforms
+
+
+def caller_level() -> int:
+    """Return the `stacklevel` of a warning's first caller outside the package."""
+    level, frame = 1, sys._getframe(1)
+    # Code that exec runs may have no __name__.
+    while frame.f_back and str(frame.f_globals.get("__name__")).startswith("condens."):
+        level, frame = level + 1, frame.f_back
+    return level
 
 
 # Checks of parameters: each returns the plain value.

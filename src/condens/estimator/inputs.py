@@ -1,7 +1,5 @@
 """Tables X and y: what a fit learns about their columns, how they are read, which are held out."""
 
-import sys
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Self
@@ -15,8 +13,8 @@ from torch import Tensor
 from condens.data import Rows, Table, TableEncoder, TableLike, TargetColumns
 from condens.data.groups import Groups, number_groups
 from condens.data.table import in_order
-from condens.errors import ArgumentError, ShapeError, TargetTransformWarning, TargetWarning
-from condens.estimator.construction import Splitter, choose_transforms, requested_transforms
+from condens.errors import ArgumentError, ShapeError
+from condens.estimator.construction import Splitter, announced_transforms
 from condens.persistence.header import reason
 from condens.transforms import Transform, choice
 
@@ -52,9 +50,10 @@ class Inputs:
         table = Table.read(X, "X")
         target = _read_targets(y, "y")
         encoder = TableEncoder.fit(table, "X")
-        transforms = _choose_transforms(target_transform, target)
-        inputs = cls(encoder, target.names, target.flat, transforms)
         rows = Rows.of(encoder.encode(table, "X"), target.values, sample_weight, names=NAMES)
+        seen = target._replace(values=rows.target[rows.useful])
+        transforms = announced_transforms(target_transform, seen)
+        inputs = cls(encoder, target.names, target.flat, transforms)
         return inputs, inputs.supported(rows)
 
     @property
@@ -117,51 +116,6 @@ def _read_targets(y: TableLike, name: str, *, observed: bool = True) -> TargetCo
             "MDNRegressor requires y to be passed, but the target y is None. Pass the targets."
         )
     return TargetColumns.of(y, name, observed=observed)
-
-
-def _choose_transforms(
-    spec: choice.TargetTransform, target: TargetColumns
-) -> tuple[Transform, ...]:
-    """Return the transform of each target; warn of those chosen, and of those that are missing."""
-    columns = target.values.unbind(1)
-    labels = target.names or range(len(columns))
-    transforms = choose_transforms(spec, labels, lambda place: choice.propose(columns[place]))
-    requested = requested_transforms(spec, labels)
-    chosen = [
-        f"{label!r}: {transform}"
-        for label, given, transform in zip(labels, requested, transforms, strict=True)
-        if isinstance(given, str) and given == "auto"
-    ]
-    if chosen:
-        warnings.warn(
-            f"target_transform: 'auto' chose {{{', '.join(chosen)}}}. Pass these to be sure of "
-            "them.",
-            TargetTransformWarning,
-            stacklevel=caller_level(),
-        )
-    skewed = [
-        repr(label)
-        for label, given, column in zip(labels, requested, columns, strict=True)
-        if given is None and choice.spans_decades(column)
-    ]
-    if skewed:
-        warnings.warn(
-            f"y is positive in column(s) {', '.join(skewed)} and spans orders of magnitude, which "
-            "a mixture of a few Gaussians fits badly. Pass target_transform='positive', in "
-            "{name: …} for some columns, or 'real' to leave it as it is.",
-            TargetWarning,
-            stacklevel=caller_level(),
-        )
-    return transforms
-
-
-def caller_level() -> int:
-    """Return the `stacklevel` of a warning's first caller outside the package."""
-    level, frame = 1, sys._getframe(1)
-    # Code that exec runs may have no __name__.
-    while frame.f_back and str(frame.f_globals.get("__name__")).startswith("condens."):
-        level, frame = level + 1, frame.f_back
-    return level
 
 
 # Rows held out for validation, adjustment and calibration.

@@ -16,9 +16,10 @@ from torch import Generator, Tensor
 
 from condens.distributions import Mixture
 from condens.errors import ArgumentError, ExtrapolationWarning
-from condens.estimator.inputs import caller_level
+from condens.estimator.construction import caller_level
 from condens.evaluation.conformal import Calibration
 from condens.nn import DensityNetwork
+from condens.nn.randomness import seeded_generator
 
 Array = NDArray[np.float64]
 
@@ -106,7 +107,7 @@ class Predictions:
 
         By `rosenblatt` of each target alone, and `hpd_coverage` of all; NaN where y is.
         """
-        generator = Generator().manual_seed(seed)
+        generator = seeded_generator(seed)
         uniform, regions = [], []
         for part, some in zip(self.blocks(), target.split(ROWS_PER_BLOCK), strict=True):
             columns = [

@@ -31,6 +31,7 @@ from condens.estimator.construction import (
     SETTING_NAMES,
     Architecture,
     Splitter,
+    caller_level,
     check_flag,
     check_parameters,
     choose_transforms,
@@ -39,12 +40,7 @@ from condens.estimator.construction import (
 )
 from condens.estimator.document import Fitted, from_dict, to_dict
 from condens.estimator.effects import Sweep
-from condens.estimator.inputs import (
-    Division,
-    Inputs,
-    caller_level,
-    divide,
-)
+from condens.estimator.inputs import Division, Inputs, divide
 from condens.estimator.predictions import Array, Predictions, draw_seed
 from condens.evaluation.baselines import Baselines
 from condens.evaluation.conformal import Calibration, Region
@@ -99,7 +95,7 @@ class MDNRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         target_transform: for constrained targets: "positive", "count", "integer", "unit", a
             tuple (lower, upper) or a `condens.transforms.Transform`, for all targets, in a list
             with one for each, or as {name: …}. "auto" chooses by the data, with a warning that
-            names its choice.
+            names its choice. Targets exactly on a bound are refused, with advice.
         backbone: makes, from the number of condition columns, a module that maps them to
             features [b, F] and has F as attribute `features`; in place of an MLP.
         epochs, batch_size, learning_rate: as in `settings`; the other settings keep their
@@ -555,6 +551,31 @@ class MDNRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         density = self.predict_dist(X, tail=False)
         truth = None if y is None else self.read_rows(X, y).target
         return density.plot(coverages=coverages, truth=truth, overlay=overlay, axes=axes)
+
+    def plot_slices(
+        self,
+        X: TableLike,  # noqa: N803
+        target: str | int,
+        given: str | int,
+        values: ArrayLike | None = None,
+        *,
+        axes: "Axes | None" = None,
+    ) -> "Axes":
+        """Draw what becomes of one target if another one has some value, for one row of X.
+
+        Args:
+            X: one row.
+            target: its name or number.
+            given: the other target.
+            values: of the other one, up to six; by default its quantiles at 10, 50 and 90 %.
+            axes: where to draw; by default on a new figure of pyplot.
+        """
+        from condens.plots import slices
+        from condens.plots.grids import resolve
+
+        density = self.predict_dist(X)
+        known = resolve("given", given, density)
+        return slices(density, resolve("target", target, density), known, values, axes=axes)
 
     def plot_effect(
         self,

@@ -15,11 +15,13 @@ import torch
 from numpy.typing import ArrayLike
 from sklearn.base import BaseEstimator
 from sklearn.utils.metadata_routing import MetadataRequest, get_routing_for_object
-from torch import Generator, Tensor
+from torch import Tensor
 
 from condens.data import Rows, TableLike
 from condens.estimator.predictions import Predictions
+from condens.evaluation.models import unwrapped
 from condens.nn import DensityNetwork
+from condens.nn.randomness import seeded_generator
 
 # Rows scored at a time by the energy score, each with thousands of draws.
 ROWS_PER_BLOCK = 500
@@ -49,7 +51,7 @@ class Scorer:
         sample_weight: ArrayLike | None = None,
     ) -> float:
         """Return the mean score of rows X, [n, F], and y, [n] or [n, D]."""
-        model, X = _innermost(estimator, X)  # noqa: N806
+        model, X = unwrapped(estimator, X)  # noqa: N806
         # Rows of weight zero are left out: 0 · (−inf) is NaN.
         rows = model.read_rows(X, y, sample_weight).observed("y")
         scores = self.scores(model.network_, rows)
@@ -69,19 +71,6 @@ class Scorer:
         return self.name
 
 
-def _innermost(estimator: Any, X: TableLike) -> tuple[Any, Any]:  # noqa: N803
-    """Return the model inside searches and pipelines, and X as it reaches it."""
-    while True:
-        if hasattr(estimator, "best_estimator_"):
-            estimator = estimator.best_estimator_
-        elif hasattr(estimator, "steps"):
-            if len(estimator.steps) > 1:
-                X = estimator[:-1].transform(X)  # noqa: N806
-            estimator = estimator[-1]
-        else:
-            return estimator, X
-
-
 def _log_likelihoods(network: DensityNetwork, rows: Rows) -> Tensor:
     return torch.from_numpy(Predictions(network, rows.condition, flat=False).log_prob(rows.target))
 
@@ -89,7 +78,7 @@ def _log_likelihoods(network: DensityNetwork, rows: Rows) -> Tensor:
 @torch.no_grad()
 def _energy_scores(network: DensityNetwork, rows: Rows) -> Tensor:
     # The same draws in every fold: models are compared, not luck.
-    generator = Generator().manual_seed(0)
+    generator = seeded_generator(0)
     condition, target, _ = rows
     scores = torch.empty(len(target), dtype=torch.float64)
     patterns, pattern = (~target.isnan()).unique(dim=0, return_inverse=True)

@@ -8,33 +8,37 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 from numpy.typing import ArrayLike
-from torch import Generator
+from torch import Generator, Tensor
 
-from condens.data import TableLike
+from condens.data import TableLike, TargetColumns
 from condens.data.groups import number_groups, read_groups
-from condens.errors import ArgumentError
+from condens.errors import ArgumentError, KindError
 from condens.evaluation import calibration
 from condens.evaluation.forecasts import MixtureForecast
 from condens.evaluation.models import (
+    JOINT,
     Model,
     Source,
     columns_of,
+    needed,
     read_source,
     read_weights,
     row_labels,
 )
-from condens.evaluation.report import BIN_COVERAGE, JOINT, Baseline, Report, WorstRow
+from condens.evaluation.report import BIN_COVERAGE, Baseline, Report, WorstRow
 from condens.evaluation.scores import Questions, RowScores, rows_per_block, score
 from condens.evaluation.statistics import (
     Array,
     Integers,
     Score,
     explained_variance,
-    root,
+    paired_difference,
+    root_mean_square,
     weighted_mean,
 )
+from condens.nn.randomness import mixed_seed, seeded_generator
 from condens.progress import Progress
-from condens.scalars import as_real, as_whole
+from condens.scalars import as_levels, as_whole
 
 COVERAGES = (0.5, 0.8, 0.9, 0.95)
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
@@ -90,16 +94,16 @@ def evaluate(
     No miscalibration large enough to matter was found.
     """
     questions = _questions(coverages, quantiles, n_samples)
-    seed = as_whole("seed", seed, 0, fix="Pass 0, for instance.")
-    source = read_source(model, X, y, sample_weight, train=train)
-    clusters = read_clusters(groups, len(source))
-    weights = None if source.weights is None else source.weights.numpy()
-    check_observed(source, weights)
-    rows = RowScores(source.shape, weights, clusters)
-    baselines: dict[str, RowScores] = {}
-    with Progress("evaluating", len(source), progress) as line:
-        _score(source, np.arange(len(source)), rows, baselines, questions, seed, line)
-    return summarise(source, rows, baselines, questions)
+    generator = seeded_generator(seed)
+    with Progress("evaluating", show=progress) as line:
+        source = read_source(model, X, y, sample_weight, train=train)
+        clusters = read_clusters(groups, len(source))
+        weights = None if source.weights is None else source.weights.numpy()
+        check_observed(source, weights)
+        rows, line.total = RowScores(source.shape, weights, clusters), len(source)
+        baselines: dict[str, RowScores] = {}
+        _score(source, np.arange(len(source)), rows, baselines, questions, generator, line)
+        return summarise(source, rows, baselines, questions)
 
 
 class Estimator(Protocol):
@@ -129,60 +133,118 @@ def cross_evaluate(
     Args:
         estimator: an `MDNRegressor`, or anything with `fit` that `evaluate` takes when fitted.
         X, y: as in `evaluate`.
-        cv: a number of folds, shuffled by `seed`, or a splitter of scikit-learn. Rows that it
-            never tests are left out.
+        cv: a number of folds, shuffled by `seed`, a splitter of scikit-learn, or pairs of rows to
+            fit and to test. Rows that are never tested are left out.
         sample_weight: [n], in the fits and in the scores.
         groups: [n]; whole groups are held out, and standard errors are those of groups.
         coverages, quantiles, n_samples, seed, progress: as in `evaluate`.
     """
     from sklearn.base import clone
-    from sklearn.model_selection import GroupKFold, KFold
     from sklearn.utils import _safe_indexing
 
     questions = _questions(coverages, quantiles, n_samples)
-    seed = as_whole("seed", seed, 0, fix="Pass 0, for instance.")
-    count = len(y)  # type: ignore[arg-type]
-    labels = None if groups is None else read_groups(groups, count)
-    if isinstance(cv, Integral):
-        folds = as_whole("cv", cv, 2, fix="Pass 5, for instance.")
-        cv = (
-            KFold(folds, shuffle=True, random_state=seed)
-            if labels is None
-            else GroupKFold(folds, shuffle=True, random_state=seed)
+    seeded_generator(seed)  # refuses what is none, before the work
+    if isinstance(estimator, type) or not hasattr(estimator, "fit"):
+        raise KindError(
+            "estimator",
+            got=f"is {estimator!r}",
+            expected="an estimator to fit was expected",
+            fix="Pass MDNRegressor(), for instance.",
         )
-    clusters = read_clusters(groups, count)
+    count = len(TargetColumns.of(y, "y", observed=False).values)
+    columns_of(needed(X, "X"), count, {})
+    weights = read_weights(sample_weight, count)
+    labels = None if groups is None else read_groups(groups, count)
+    splits = _splits(cv, count, labels, seed)
     whole: Source | None = None
     rows: RowScores | None = None
     baselines: dict[str, RowScores] = {}
     tested = np.zeros(count, dtype=bool)
-    splits = list(cv.split(np.zeros(count), None, labels))
     with Progress("cross-evaluating", len(splits) * count, progress) as line:
         for number, (fit, test) in enumerate(splits):
-            options: dict[str, Any] = {}
-            if sample_weight is not None:
-                options["sample_weight"] = np.asarray(sample_weight)[fit]
-            if labels is not None and _takes_groups(estimator):
-                options["groups"] = labels[fit]
+            parameters = {
+                "sample_weight": None if weights is None else weights.numpy()[fit],
+                "groups": None if labels is None else labels[fit],
+            }
             fitted = clone(estimator)
-            fitted.fit(_safe_indexing(X, fit), _safe_indexing(y, fit), **options)
+            fitted.fit(
+                _safe_indexing(X, fit),
+                _safe_indexing(y, fit),
+                **_fit_parameters(estimator, parameters),
+            )
             line.advance(count - len(test))
-            some = None if sample_weight is None else np.asarray(sample_weight)[test]
+            some = None if weights is None else weights.numpy()[test]
             source = read_source(fitted, _safe_indexing(X, test), _safe_indexing(y, test), some)
             if whole is None or rows is None:
-                whole = _empty(source, estimator, X, y, sample_weight)
+                whole = _empty(source, estimator, X, y, weights)
                 rows = RowScores(
                     whole.shape,
-                    None if whole.weights is None else whole.weights.numpy(),
-                    clusters,
+                    None if weights is None else weights.numpy(),
+                    read_clusters(groups, count),
                 )
             whole.target[test] = source.target
             tested[test] = True
-            _score(source, test, rows, baselines, questions, seed + number, line)
-    if whole is None or rows is None:
-        raise ArgumentError("cv", got="has no folds", expected="some were expected", fix="Pass 5.")
+            generator = seeded_generator(seed, number)
+            _score(source, test, rows, baselines, questions, generator, line)
+    assert whole is not None  # there is a fold at least
+    assert rows is not None
     if not tested.all():
         whole.left_out[f"{int((~tested).sum())} rows"] = "the splitter never tests them"
     return summarise(whole, rows, baselines, questions)
+
+
+def _splits(cv: Any, n_rows: int, groups: Any, seed: int) -> list[tuple[Integers, Integers]]:
+    """Return the numbers of the rows that are fitted and tested in each fold."""
+    from sklearn.model_selection import GroupKFold, KFold, check_cv
+
+    if isinstance(cv, Integral):
+        folds = as_whole("cv", cv, 2, fix="Pass 5, for instance.")
+        kind = KFold if groups is None else GroupKFold
+        cv = kind(folds, shuffle=True, random_state=mixed_seed(seed) % 2**32)
+    try:
+        found = list(check_cv(cv).split(np.zeros(n_rows), None, groups))
+        splits = [(np.arange(n_rows)[fit], np.arange(n_rows)[test]) for fit, test in found]
+    except (TypeError, ValueError, IndexError) as error:
+        raise ArgumentError(
+            "cv",
+            got=f"cannot divide {n_rows} rows ({type(error).__name__}: {error})",
+            expected="a number of folds, a splitter or pairs of rows were expected",
+            fix="Pass fewer folds, or the groups= that the splitter needs.",
+        ) from error
+    if not splits or not all(len(fit) and len(test) for fit, test in splits):
+        raise ArgumentError(
+            "cv",
+            got="has no folds, or one without rows",
+            expected="rows to fit and to test were expected",
+            fix="Pass 5.",
+        )
+    return splits
+
+
+def _fit_parameters(estimator: Any, given: dict[str, Any]) -> dict[str, Any]:
+    """Return what is given to `fit`, by the names under which it reaches the end of a pipeline."""
+    from inspect import signature
+
+    prefix = ""
+    while True:
+        if hasattr(type(estimator), "named_steps"):
+            name, estimator = estimator.steps[-1]
+            prefix += f"{name}__"
+        elif hasattr(estimator, "estimator"):
+            # A search takes groups for its own folds, and does not pass them on.
+            given, estimator = {**given, "groups": None}, estimator.estimator
+        else:
+            break
+    known = signature(estimator.fit).parameters
+    given = {name: value for name, value in given.items() if value is not None}
+    if "sample_weight" in given and "sample_weight" not in known:
+        raise ArgumentError(
+            "sample_weight",
+            got="was passed",
+            expected=f"fit of {type(estimator).__name__} takes none",
+            fix="Leave it out.",
+        )
+    return {f"{prefix}{name}": value for name, value in given.items() if name in known}
 
 
 def _empty(
@@ -190,7 +252,7 @@ def _empty(
     estimator: Any,
     X: Any,  # noqa: N803
     y: Any,
-    sample_weight: Any,
+    weights: Tensor | None,
 ) -> Source:
     """Return a source of all rows, with what is the same in every fold, and no targets yet."""
     count = len(y)
@@ -199,7 +261,7 @@ def _empty(
         type(estimator).__name__,
         source.forecast,
         torch.full((count, source.target.shape[1]), math.nan, dtype=torch.float64),
-        read_weights(sample_weight, count),
+        weights,
         source.names,
         columns_of(X, count, left_out),
         row_labels(X, y),
@@ -207,28 +269,10 @@ def _empty(
     )
 
 
-def _takes_groups(estimator: Any) -> bool:
-    from inspect import signature
-
-    return "groups" in signature(estimator.fit).parameters
-
-
 def _questions(coverages: Any, quantiles: Any, n_samples: Any) -> Questions:
-    def fractions(name: str, values: Any) -> tuple[float, ...]:
-        given = [values] if isinstance(values, int | float) else list(values)
-        return tuple(
-            as_real(
-                f"{name}[{place}]",
-                value,
-                "a number between 0 and 1 was expected",
-                lambda number: 0 < number < 1,
-                fix="Pass 0.9 for 90 %.",
-            )
-            for place, value in enumerate(given)
-        )
-
     count = as_whole("n_samples", n_samples, 2, fix="Pass 199, for instance.")
-    return Questions(fractions("coverages", coverages), fractions("quantiles", quantiles), count)
+    levels = (as_levels("coverages", coverages), as_levels("quantiles", quantiles))
+    return Questions(*levels, count)
 
 
 def read_clusters(groups: Any, n_rows: int) -> Integers | None:
@@ -256,13 +300,12 @@ def _score(
     rows: RowScores,
     baselines: dict[str, RowScores],
     questions: Questions,
-    seed: int,
+    generator: Generator,
     line: Progress,
 ) -> None:
     """Score the rows of a source, which are those at `places` in `rows`."""
     count, dimensions = source.target.shape
     size = rows_per_block(questions.n_samples, dimensions, source.n_components)
-    generator = Generator().manual_seed(seed)
     for block in torch.arange(count).split(count if source.whole else size):
         target, place = source.target[block], places[block.numpy()]
         answers = score(source.forecast(block), target, questions, generator)
@@ -292,14 +335,15 @@ def summarise(
     observed = ~np.isnan(target).all(1)
     counted = observed if weights is None else observed & (weights > 0)
     if "log_likelihood" in values:
-        # Rows that no fold tests have no mean either.
-        asked = counted & ~np.isnan(values["mean"]).all(1)
+        # Rows that no fold tests have no score at all.
+        asked = counted & ~np.isnan(values["crps"]).all(1)
         missing = int(np.isnan(values["log_likelihood"][asked]).sum())
         if missing:
             left_out[f"log_likelihood of {missing} rows"] = (
                 f"{source.kind} has no marginal density where y has gaps"
             )
         counted = asked
+    targets = _target_scores(source, rows, target, questions, left_out)
     tests, coverage = _calibration(source, rows, questions, left_out)
     return Report(
         kind=source.kind,
@@ -309,7 +353,7 @@ def summarise(
         coverages=questions.coverages,
         quantiles=questions.quantiles,
         scores=_joint_scores(rows),
-        targets=_target_scores(source, rows, target, questions, left_out),
+        targets=targets,
         coverage=coverage,
         tests=tests,
         bins=_bins(source, rows, left_out),
@@ -341,8 +385,7 @@ def _gain(rows: RowScores, other: RowScores) -> Score | None:
     """Return the mean difference of the log-likelihoods, row by row."""
     if "log_likelihood" not in rows.values:
         return None
-    with np.errstate(invalid="ignore"):
-        difference = rows.values["log_likelihood"] - other.values["log_likelihood"]
+    difference = paired_difference(rows.values["log_likelihood"], other.values["log_likelihood"])
     return weighted_mean(difference, rows.weights, rows.groups)
 
 
@@ -355,21 +398,24 @@ def _target_scores(
 ) -> dict[str, dict[str, Score]]:
     """Return the scores of each target; with questions, pinball losses and widths too."""
     found: dict[str, dict[str, Score]] = {}
+    about = (rows.weights, rows.groups)
     for dim, name in enumerate(source.names):
         y, mean = target[:, dim], rows.values["mean"][:, dim]
+        scores = {"crps": weighted_mean(rows.values["crps"][:, dim], *about)}
+        if math.isnan(scores["crps"].value):
+            found[name], left_out[name] = {}, "it was never observed"
+            continue
         with np.errstate(over="ignore"):
-            error = np.minimum(np.abs(y - mean), np.sqrt(np.finfo(np.float64).max))
-            squared = error**2
-        about = (rows.weights, rows.groups)
-        scores = {
-            "crps": weighted_mean(rows.values["crps"][:, dim], *about),
-            "rmse": root(weighted_mean(squared, *about)),
-            "mae": weighted_mean(error, *about),
-            "r2": explained_variance(y, mean, *about),
-        }
-        if math.isnan(scores["r2"].value):
-            del scores["r2"]
-            left_out[f"r2 of {name}"] = "its observed values are constant"
+            error = np.abs(y - mean)
+        if np.isnan(error).all():
+            left_out[f"rmse, mae and r2 of {name}"] = "its densities have no mean"
+        else:
+            scores["rmse"] = root_mean_square(error, *about)
+            scores["mae"] = weighted_mean(error, *about)
+            scores["r2"] = explained_variance(y, mean, *about)
+            if math.isnan(scores["r2"].value):
+                del scores["r2"]
+                left_out[f"r2 of {name}"] = "its observed values are constant"
         if questions is not None:
             for place, level in enumerate(questions.quantiles):
                 scores[f"pinball_{level:g}"] = rows.pinball.score(dim, place)
@@ -398,8 +444,7 @@ def _calibration(
     every = ("bias", "spread", "shape")
     for dim, name in enumerate(source.names):
         uniform = rows.values["pit"][:, dim]
-        if np.isnan(uniform).all():
-            left_out[f"coverage of {name}"] = "it was never observed"
+        if name in left_out:  # never observed
             continue
         test(uniform, name, every)
         coverage.extend(

@@ -4,14 +4,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Self
 
+import numpy as np
 import torch
-from torch import Generator, Tensor
+from torch import Tensor
 from torch.nn.functional import one_hot
 
 from condens.distributions import GaussianMixture, Mixture, TransformedMixture
-from condens.errors import ArgumentError, ModelFileError, ShapeError
+from condens.errors import ArgumentError, KindError, ModelFileError, ShapeError
 from condens.evaluation.linear import FLOOR, LinearGaussian, fit_linear
 from condens.functional.triangular import packed_size, rescale
+from condens.nn.randomness import seeded_generator
 from condens.nn.scaling import EMPTY, ConditionScaling
 from condens.transforms import Real, Transform
 
@@ -81,12 +83,19 @@ class Baselines:
                 categories included.
             names: of the targets.
         """
-        if target.dim() != 2 or len(condition) != len(target):
+        if np.ndim(target) != 2 or len(condition) != len(target):
             raise ShapeError(
                 "target",
-                got=f"has shape {list(target.shape)}",
+                got=f"has shape {list(np.shape(target))}",
                 expected=f"[{len(condition)}, targets] was expected",
                 fix="Pass one row for each row of the condition.",
+            )
+        if not all(isinstance(given, Tensor) for given in (condition, target)):
+            raise KindError(
+                "condition or target",
+                got="is no tensor",
+                expected="tensors were expected",
+                fix="Pass torch.as_tensor(…) of them.",
             )
         transforms = tuple(transforms or (Real(),) * target.shape[1])
         weights = torch.ones(len(target)) if weights is None else weights
@@ -264,7 +273,7 @@ def _some(rows: Tensor, features: int, target: Tensor) -> Tensor:
     count = max(100, count)
     if len(rows) <= count:
         return rows
-    drawn = torch.randperm(len(rows), generator=Generator().manual_seed(0))[:count]
+    drawn = torch.randperm(len(rows), generator=seeded_generator(0))[:count]
     return rows[drawn.sort().values]
 
 

@@ -21,7 +21,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy import sparse, special, stats
 
 from condens.errors import ArgumentError, NotFiniteError, ShapeError
-from condens.scalars import as_whole
+from condens.scalars import as_levels, as_whole
 
 Floats = NDArray[np.float64]
 Codes = NDArray[np.int64]
@@ -298,7 +298,8 @@ def coverage_table(
             fix="Leave this target out.",
         )
     part = rows.only(seen).in_one_bin()
-    return tuple(_coverages(given[seen], _level(level), part, subject)[0] for level in coverages)
+    levels = as_levels("coverages", coverages)
+    return tuple(_coverages(given[seen], level, part, subject)[0] for level in levels)
 
 
 def conditional_calibration(
@@ -332,7 +333,7 @@ def conditional_calibration(
     (True, 'age', '70 to 79.8')
     """
     n_bins = as_whole("n_bins", n_bins, 1, fix="Pass 10, for instance.")
-    coverage = _level(coverage)
+    (coverage,) = as_levels("coverage", coverage)
     lengths = {len(np.asarray(column)) for column in columns.values()}
     targets = {name: _uniform(f"uniform[{name!r}]", each) for name, each in uniform.items()}
     regions = {name: _uniform(f"needed[{name!r}]", each) for name, each in needed.items()}
@@ -701,18 +702,6 @@ def _without_rare(place: Codes, words: list[str], rows: _Rows) -> tuple[Codes, l
     if few.sum() < 2:
         return place, words
     return np.where(few[place], len(words), place), [*words, f"{int(few.sum())} rare values"]
-
-
-def _level(coverage: float) -> float:
-    """Return a coverage strictly between 0 and 1."""
-    if not 0 < coverage < 1:
-        raise ArgumentError(
-            "coverage",
-            got=f"is {coverage}",
-            expected="a number between 0 and 1, both excluded, was expected",
-            fix="For 90 %, pass 0.9.",
-        )
-    return float(coverage)
 
 
 def _numbers(name: str, values: ArrayLike) -> Floats:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, Self
 
 import numpy as np
 import torch
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 from scipy import special
 from torch import Generator
 
@@ -32,7 +32,15 @@ from condens.evaluation.report import (
     written,
 )
 from condens.evaluation.scores import Questions, RowScores, rows_per_block, score
-from condens.evaluation.statistics import Array, Integers, Score, plus_minus, weighted_mean
+from condens.evaluation.statistics import (
+    Array,
+    Integers,
+    Score,
+    paired_difference,
+    plus_minus,
+    weighted_mean,
+)
+from condens.nn.randomness import seeded_generator
 from condens.progress import Progress
 from condens.scalars import as_whole, decode_float, encode_floats
 
@@ -279,19 +287,29 @@ def compare(
             fix='Pass {"mine": model, "theirs": other}.',
         )
     questions = Questions((), (), as_whole("n_samples", n_samples, 2, fix="Pass 199."))
-    seed = as_whole("seed", seed, 0, fix="Pass 0, for instance.")
-    sources = {str(name): read_source(model, X, y, sample_weight) for name, model in models.items()}
-    first = next(iter(sources.values()))
-    _check_alike(sources, first)
-    clusters = read_clusters(groups, len(first))
-    weights = None if first.weights is None else first.weights.numpy()
-    check_observed(first, weights)
-    discrete = _discrete(sources)
-    rows = {name: RowScores(first.shape, weights, clusters) for name in sources}
-    with Progress("comparing", len(first) * len(sources), progress) as line:
+    seeded_generator(seed)  # refuses what is none, before the work
+    if len({str(name) for name in models}) < len(models):
+        raise ArgumentError(
+            "models",
+            got=f"has the names {[*models]}",
+            expected="names that read alike were not expected",
+            fix="Give every model a name of its own.",
+        )
+    with Progress("comparing", show=progress) as line:
+        sources = {
+            str(name): read_source(model, X, y, sample_weight) for name, model in models.items()
+        }
+        first = next(iter(sources.values()))
+        _check_alike(sources, first)
+        clusters = read_clusters(groups, len(first))
+        weights = None if first.weights is None else first.weights.numpy()
+        check_observed(first, weights)
+        discrete = _discrete(sources)
+        rows = {name: RowScores(first.shape, weights, clusters) for name in sources}
+        line.total = len(first) * len(sources)
         for name, source in sources.items():
-            _score(name, source, rows[name], discrete, questions, seed, line)
-    return _summary(sources, rows, clusters, weights)
+            _score(name, source, rows[name], discrete, questions, seeded_generator(seed), line)
+        return _summary(sources, rows, clusters, weights)
 
 
 def _check_alike(sources: Mapping[str, Source], first: Source) -> None:
@@ -341,12 +359,11 @@ def _score(
     rows: RowScores,
     discrete: tuple[bool, ...],
     questions: Questions,
-    seed: int,
+    generator: Generator,
     line: Progress,
 ) -> None:
     count, dimensions = source.target.shape
     size = rows_per_block(questions.n_samples, dimensions, source.n_components)
-    generator = Generator().manual_seed(seed)
     for block in torch.arange(count).split(count if source.whole else size):
         target, forecast = source.target[block], source.forecast(block)
         answers = score(forecast, target, questions, generator, brief=True)
@@ -365,16 +382,10 @@ def _summary(
     weights: Array | None,
 ) -> Comparison:
     first = next(iter(sources.values()))
-    observed = ~first.target.isnan().all(1).numpy()
-    counted = observed if weights is None else observed & (weights > 0)
-    left_out = {}
-    for name, one in rows.items():
-        if "log_likelihood" not in one.values:
-            left_out[f"log-likelihood of {name}"] = f"{sources[name].kind} has no density here"
-        elif np.isnan(one.values["log_likelihood"][counted]).any():
-            left_out[f"log-likelihood of rows of {name}"] = (
-                f"{sources[name].kind} has no marginal where y has gaps"
-            )
+    observed: NDArray[np.bool_] = (~first.target.isnan()).numpy()
+    counted: NDArray[np.bool_] = (~first.target.isnan()).any(1).numpy()
+    counted = counted if weights is None else counted & (weights > 0)
+    left_out = _on_common_rows(sources, rows, counted)
     scores = {
         name: {
             model: weighted_mean(one.values[name], weights, groups)
@@ -391,9 +402,15 @@ def _summary(
     differences: list[Difference] = []
     for name in scores:
         differences += _differences(name, "", names, rows, lambda one, n=name: one.values.get(n))
+    target_scores: dict[str, dict[str, dict[str, Score]]] = {}
     for dim, target in enumerate(first.names):
+        columns = {model: rows[model].values["crps"][:, dim] for model in names}
+        if not (observed[:, dim] & counted).any():
+            columns, left_out[f"CRPS of {target}"] = {}, "it was never observed"
+        means = {m: weighted_mean(column, weights, groups) for m, column in columns.items()}
+        target_scores[target] = {"crps": means}
         differences += _differences(
-            "crps", target, names, rows, lambda one, d=dim: one.values["crps"][:, d]
+            "crps", target, [*columns], rows, lambda one, d=dim: one.values["crps"][:, d]
         )
     return Comparison(
         names=tuple(names),
@@ -401,26 +418,35 @@ def _summary(
         n_groups=None if groups is None else len(np.unique(groups[counted])),
         targets=first.names,
         scores={name: {m: each[m] for m in names if m in each} for name, each in scores.items()},
-        target_scores={
-            target: {
-                "crps": {
-                    model: weighted_mean(rows[model].values["crps"][:, dim], weights, groups)
-                    for model in names
-                }
-            }
-            for dim, target in enumerate(first.names)
-        },
+        target_scores=target_scores,
         differences=tuple(differences),
         rows={
-            model: {
-                name: rows[model].values[name]
-                for name in ("log_likelihood", "energy_score")
-                if name in rows[model].values
-            }
+            model: {name: v for name, v in rows[model].values.items() if name in scores}
             for model in names
         },
         left_out=left_out,
     )
+
+
+def _on_common_rows(
+    sources: Mapping[str, Source], rows: Mapping[str, RowScores], counted: NDArray[np.bool_]
+) -> dict[str, str]:
+    """Leave log-likelihoods of the rows that every model has; return what is left out, and why."""
+    left_out, common = {}, counted.copy()
+    for name, one in rows.items():
+        density = one.values.get("log_likelihood")
+        if density is None or np.isnan(density[counted]).all():
+            one.values.pop("log_likelihood", None)
+            left_out[f"log-likelihood of {name}"] = f"{sources[name].kind} has no density here"
+        elif np.isnan(density[counted]).any():
+            common &= ~np.isnan(density)
+            left_out[f"log-likelihood of {int((counted & ~common).sum())} rows"] = (
+                f"{sources[name].kind} ({name}) has no marginal where y has gaps"
+            )
+    for one in rows.values():
+        if "log_likelihood" in one.values:
+            one.values["log_likelihood"][~common] = math.nan
+    return left_out
 
 
 def _differences(
@@ -436,11 +462,9 @@ def _differences(
         one, other = values_of(rows[first]), values_of(rows[second])
         if one is None or other is None:
             continue
-        with np.errstate(invalid="ignore"):
-            gap = one - other
-            # Impossible under both: the row tells nothing between them. So does rounding.
-            same = np.abs(gap) <= SLACK * (1 + np.abs(one))
-        gap = np.where(same | (one == other), 0.0, gap)
+        gap = paired_difference(one, other)
+        with np.errstate(invalid="ignore"):  # a difference within rounding is none
+            gap = np.where(np.abs(gap) <= SLACK * (1 + np.abs(one)), 0.0, gap)
         weights, groups = rows[first].weights, rows[first].groups
         value, error = weighted_mean(gap, weights, groups)
         counts = ~np.isnan(gap) if weights is None else ~np.isnan(gap) & (weights > 0)

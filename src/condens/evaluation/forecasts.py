@@ -24,9 +24,11 @@ from torch.distributions import (
     Normal,
     Transform,
 )
+from torch.distributions.transforms import _InverseTransform
 
 from condens.distributions import GaussianMixture, Mixture, TransformedMixture, conversions
 from condens.errors import ArgumentError
+from condens.nn.randomness import torch_seeded_by
 from condens.transforms import Integer, Positive, Real
 
 # Draws are clamped to this size, so that their squares stay finite.
@@ -377,7 +379,7 @@ class DistributionForecast(Forecast):
             alike = found.shape == expected.shape and torch.allclose(
                 found, expected, equal_nan=True
             )
-        except (RuntimeError, ValueError, NotImplementedError):
+        except Exception:  # of any class that others wrote
             alike = False
         if alike:
             return DistributionForecast(part)
@@ -391,8 +393,7 @@ class DistributionForecast(Forecast):
 
     def sample(self, n_samples: int, generator: Generator) -> Tensor:
         """Draw [S, b, D]; torch's own generator stays as it was."""
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(draw_seed(generator))
+        with torch_seeded_by(generator):
             drawn = self.distribution.sample((n_samples,)).double().cpu()
         return (drawn.unsqueeze(-1) if self.flat else drawn).clamp(-MAX_DRAW, MAX_DRAW)
 
@@ -412,6 +413,9 @@ class DistributionForecast(Forecast):
         try:
             mean = self.distribution.mean.detach().double().cpu()
         except NotImplementedError:
+            return super().mean(draws)
+        # Codes of categories have a mean, of which torch says NaN.
+        if self.discrete[0] and bool(mean.isnan().any()):
             return super().mean(draws)
         return mean.unsqueeze(-1) if self.flat else mean
 
@@ -480,7 +484,8 @@ class ScipyForecast(Forecast):
 
     def sample(self, n_samples: int, generator: Generator) -> Tensor:
         """Draw [S, b, 1]."""
-        drawn = self.frozen.rvs(size=(n_samples, len(self)), random_state=draw_seed(generator))
+        seed = int(torch.randint(2**31 - 1, (), generator=generator))
+        drawn = self.frozen.rvs(size=(n_samples, len(self)), random_state=seed)
         return torch.from_numpy(drawn).double().unsqueeze(-1).clamp(-MAX_DRAW, MAX_DRAW)
 
     def log_prob(self, target: Tensor) -> Tensor:
@@ -572,8 +577,7 @@ class PosteriorForecast(Forecast):
 
     def sample(self, n_samples: int, generator: Generator) -> Tensor:
         """Draw [S, b, D]."""
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(draw_seed(generator))
+        with torch_seeded_by(generator):
             return self._draw(n_samples, self.observations).double().cpu()
 
     def log_prob(self, target: Tensor) -> Tensor | None:
@@ -609,11 +613,6 @@ class PosteriorForecast(Forecast):
                 (n_samples,), x=observations, show_progress_bars=False
             )
         return drawn.detach()
-
-
-def draw_seed(generator: Generator) -> int:
-    """Return a seed for the generators of other libraries."""
-    return int(torch.randint(2**31 - 1, (), generator=generator))
 
 
 def of_distribution(distribution: Distribution) -> Forecast:
@@ -693,8 +692,8 @@ def _rows_of(thing: Any, rows: Tensor, size: int | None = None) -> Any:
     size = thing.batch_shape[0] if size is None else size
     new = copy.copy(thing)
     for name, value in vars(thing).items():
-        if name == "_inv":  # of a transform, which refers back to it
-            vars(new)[name] = None
+        if name == "_inv" and not isinstance(thing, _InverseTransform):
+            vars(new)[name] = None  # the inverse of a transform refers back to it
         elif isinstance(value, Tensor) and value.shape[:1] == (size,):
             vars(new)[name] = value[rows]
         elif isinstance(value, Distribution | Transform):

@@ -1,5 +1,6 @@
 """Models of any kind, asked for their forecasts of rows."""
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -19,6 +20,7 @@ from condens.distributions import Mixture
 from condens.errors import ArgumentError, KindError, NotFiniteError, ShapeError
 from condens.evaluation.baselines import Baselines
 from condens.evaluation.forecasts import (
+    MAX_DRAW,
     DrawsForecast,
     Forecast,
     MixtureForecast,
@@ -30,6 +32,8 @@ from condens.nn import DensityNetwork
 from condens.transforms import Transform
 
 NAMES = ("X", "y", "sample_weight")
+# What tests and coverages of all targets together are called.
+JOINT = "joint density"
 TRAIN_NAMES = ("train[0]", "train[1]", "train[2]")
 
 
@@ -122,7 +126,7 @@ def read_source(
             expected="(X, y) or (X, y, sample_weight) was expected",
             fix="Pass the rows that the model was fitted to.",
         )
-    model, X = _unwrapped(model, X)  # noqa: N806
+    model, X = unwrapped(model, X)  # noqa: N806
     given = TargetColumns.of(y, "y", observed=False)
     labels = row_labels(X, y)
     if isinstance(model, Predictor):
@@ -139,15 +143,17 @@ def read_source(
             expected=f"the densities are over {first.dimensions}",
             fix="Pass one column for each target.",
         )
-    expected = f"the densities are over {', '.join(names or ())}"
+    expected = f"the densities are over {', '.join(names or ()) or n_targets}"
 
     def order(y: Any, name: str = "train[1]") -> Tensor:
-        columns = TargetColumns.of(y, name, observed=False)
-        fix = "Pass those columns."
+        columns, fix = TargetColumns.of(y, name, observed=False), "Pass those columns."
+        if columns.values.shape[1] != n_targets:
+            got = f"has {columns.values.shape[1]} column(s)"
+            raise ShapeError(name, got=got, expected=expected, fix=fix)
         return in_order(columns.values, columns.names, names, name, expected=expected, fix=fix)
 
     rows = Rows.of(torch.zeros(n_rows, 1), order(y, "y"), sample_weight, names=NAMES)
-    source.target, source.weights = rows.target.double(), rows.weights
+    source.target, source.weights = rows.target.double(), _moderate(rows.weights)
     source.names = _target_names(names or given.names, n_targets)
     source.columns = columns_of(X, n_rows, source.left_out)
     if isinstance(model, DensityNetwork):
@@ -162,7 +168,7 @@ def _n_components(forecast: Forecast) -> int:
     return forecast.mixture.n_components if isinstance(forecast, MixtureForecast) else 1
 
 
-def _unwrapped(model: Any, X: Any) -> tuple[Any, Any]:  # noqa: N803
+def unwrapped(model: Any, X: Any) -> tuple[Any, Any]:  # noqa: N803
     """Return the estimator at the end of a search or a pipeline, and X as it gets it."""
     while True:
         if "best_estimator_" in getattr(model, "__dict__", {}):
@@ -192,7 +198,7 @@ def _of_predictor(
         type(model).__name__,
         _network_forecast(model.network_, rows.condition),
         target,
-        rows.weights,
+        _moderate(rows.weights),
         _target_names(names, target.shape[1]),
         {},
         labels,
@@ -262,7 +268,7 @@ def forecasts_of(
     # Asked of the type: the distributions of NGBoost answer any attribute, with None.
     for method in ("given", "pred_dist", "predict_dist"):
         if hasattr(type(model), method):
-            model = getattr(model, method)(_needed(X, words.condition))
+            model = getattr(model, method)(needed(X, words.condition))
             break
     if hasattr(type(model), "sample_batched"):
         observations = _condition(X, words.condition).float()
@@ -287,7 +293,8 @@ def forecasts_of(
         return kind, of_ngboost(model).take, None, False
     if isinstance(model, Tensor | np.ndarray | list | tuple):
         draws = torch.from_numpy(as_doubles(model, words.model))
-        return "draws", DrawsForecast(_draws(draws, n_rows, words)).take, None, False
+        draws = _draws(draws, n_rows, words).clamp(-MAX_DRAW, MAX_DRAW)
+        return "draws", DrawsForecast(draws).take, None, False
     raise KindError(
         words.model,
         got=f"is a {kind}",
@@ -318,7 +325,8 @@ def _draws(draws: Tensor, n_rows: int, words: Words) -> Tensor:
     return draws
 
 
-def _needed(X: Any, name: str) -> Any:  # noqa: N803
+def needed(X: Any, name: str) -> Any:  # noqa: N803
+    """Return X, or refuse None."""
     if X is None:
         raise ArgumentError(
             name,
@@ -347,12 +355,16 @@ def _check_batch(distribution: Distribution, n_rows: int, words: Words) -> None:
             f"{list(distribution.event_shape)}",
             expected=f"one distribution over the targets for each of {n_rows} rows of "
             f"{words.target} was expected",
-            fix="Wrap the axis of the targets in torch.distributions.Independent(…, 1).",
+            fix="Pass one for each row."
+            if len(distribution.batch_shape) == 1
+            else "Wrap the axis of the targets in torch.distributions.Independent(…, 1).",
         )
 
 
 def _target_names(names: tuple[str, ...] | None, count: int) -> tuple[str, ...]:
-    return names or (("y",) if count == 1 else tuple(f"y[{place}]" for place in range(count)))
+    default = ("y",) if count == 1 else tuple(f"y[{place}]" for place in range(count))
+    # That of all targets together is taken.
+    return tuple(f"target {name!r}" if name == JOINT else name for name in names or default)
 
 
 def row_labels(*tables: Any) -> list[str] | None:
@@ -372,6 +384,7 @@ def columns_of(X: Any, n_rows: int, left_out: dict[str, str]) -> dict[str, NDArr
         return {}
     if not is_frame(X):
         array = as_doubles(X, "X")
+        _check_length("X", len(array) if array.ndim else 0, n_rows)
         if array.ndim == 1:
             array = array[:, None]
         if array.ndim != 2:
@@ -450,34 +463,41 @@ def _table_encoding(
     transforms = first.mixture.transforms if isinstance(first, MixtureForecast) else None
     encoder = None
     if train is not None and X is not None:
-        encoder = TableEncoder.fit(_table(train[0]), "train[0]")
+        encoder = TableEncoder.fit(_table(train[0], "train[0]"), "train[0]")
 
     def read(X: Any, y: Any, sample_weight: Any = None) -> Rows:  # noqa: N803
         target = order(y)
         given = torch.zeros(len(target), 1)
         if encoder is not None:
-            given = encoder.encode(_table(X), "train[0]")
+            given = encoder.encode(_table(X, "train[0]"), "train[0]")
         return Rows.of(given, target, sample_weight, names=TRAIN_NAMES)
 
     condition = None if encoder is None else encoder.encode(_table(X), "X")
     return _Encoding(condition, () if encoder is None else encoder.categories, transforms, read)
 
 
-def _table(X: Any) -> Any:  # noqa: N803
+def _table(X: Any, name: str = "X") -> Any:  # noqa: N803
     """Return X with an axis for its columns, several axes as one."""
     if is_frame(X):
         return X
-    array = as_doubles(X, "X")
-    return array.reshape(len(array), -1)
+    array = as_doubles(needed(X, name), name)
+    return array.reshape(len(array), math.prod(array.shape[1:])) if array.ndim else array
 
 
 def _condition(X: Any, name: str = "X") -> Tensor:  # noqa: N803
     """Return what a bare network reads, one column where X has no axis for them."""
-    given = X if isinstance(X, Tensor) else torch.from_numpy(as_doubles(_needed(X, name), name))
+    given = X if isinstance(X, Tensor) else torch.from_numpy(as_doubles(needed(X, name), name))
     return given.unsqueeze(1) if given.dim() == 1 else given
 
 
 def read_weights(sample_weight: ArrayLike | None, n_rows: int) -> Tensor | None:
     """Return checked weights [n]."""
     zeros = torch.zeros(n_rows, 1)
-    return Rows.of(zeros, zeros, sample_weight, names=NAMES).weights
+    return _moderate(Rows.of(zeros, zeros, sample_weight, names=NAMES).weights)
+
+
+def _moderate(weights: Tensor | None) -> Tensor | None:
+    """Return weights as they are, or relative to the largest where their squares would overflow."""
+    if weights is None or not bool(weights.any()) or 1e-100 < weights.amax() < 1e100:
+        return weights
+    return weights / weights.amax()

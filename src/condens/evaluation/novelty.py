@@ -5,11 +5,12 @@ from dataclasses import dataclass
 from typing import NamedTuple, Self
 
 import torch
-from torch import Generator, Tensor
+from torch import Tensor
 
-from condens.errors import ArgumentError, ModelFileError, ShapeError
+from condens.errors import ArgumentError, ModelFileError, NotFiniteError, ShapeError
 from condens.functional.mixture import joint_log_prob
 from condens.functional.triangular import from_upper_root, packed_size
+from condens.nn.randomness import seeded_generator
 from condens.nn.scaling import Standardiser
 
 # Rows that are looked at, and the part of them that the density is not fitted to.
@@ -112,7 +113,15 @@ class Novelty:
             gaps: pairs of columns: numbers in which some were missing, and the column that is 1
                 where one was. What a number was filled with is then no value that it has often.
         """
+        condition = _as_rows(condition)
         weights = torch.ones(len(condition)) if weights is None else weights
+        if weights.shape != condition.shape[:1]:
+            raise ShapeError(
+                "weights",
+                got=f"has shape {list(weights.shape)}",
+                expected=f"there are {len(condition)} rows",
+                fix="Pass one for each.",
+            )
         useful = (weights > 0).nonzero().flatten()
         if not len(useful):
             raise ArgumentError(
@@ -122,8 +131,8 @@ class Novelty:
                 fix="Pass rows with a weight above zero.",
             )
         # In a random order: the last ones are held out.
-        order = torch.randperm(len(useful), generator=Generator().manual_seed(0))[:MAX_ROWS]
-        rows = condition[useful[order]].flatten(1).double()
+        order = torch.randperm(len(useful), generator=seeded_generator(0))[:MAX_ROWS]
+        rows = condition[useful[order]].double()
         share = weights[useful[order]].double()
         share = share / share.amax()
         free = rows.shape[1] - len(categories)
@@ -149,7 +158,7 @@ class Novelty:
     @torch.no_grad()
     def __call__(self, condition: Tensor) -> Tensor:
         """Return how unfamiliar conditions are. Shapes: [n, ...] → [n]."""
-        rows, columns = condition.flatten(1), len(self.location) + len(self.categories)
+        rows, columns = _as_rows(condition), len(self.location) + len(self.categories)
         if rows.shape[1] != columns:
             raise ShapeError(
                 "condition",
@@ -247,6 +256,27 @@ class Conditions(NamedTuple):
     weights: Tensor
 
 
+def _as_rows(condition: Tensor) -> Tensor:
+    """Return conditions [n, ...] as [n, C], all of them finite."""
+    if not isinstance(condition, Tensor) or condition.dim() < 2:
+        raise ShapeError(
+            "condition",
+            got=f"has shape {list(condition.shape)}"
+            if isinstance(condition, Tensor)
+            else f"is a {type(condition).__name__}",
+            expected="a tensor [rows, columns] was expected",
+            fix="Pass rows as the network reads them.",
+        )
+    if not bool(condition.isfinite().all()):
+        raise NotFiniteError(
+            "condition",
+            got="has entries that are NaN or infinite",
+            expected="finite numbers were expected",
+            fix="Fill them, and add a column that marks them.",
+        )
+    return condition.flatten(1)
+
+
 def _read(
     rows: Tensor, location: Tensor, scale: Tensor, categories: Sequence[int]
 ) -> tuple[Tensor, Tensor]:
@@ -329,7 +359,7 @@ def _expectation_maximisation(
 
 def _start(rows: Conditions, components: int) -> Tensor:
     """Return which of some rows, drawn far from each other, is the nearest one to each [n, K]."""
-    generator = Generator().manual_seed(0)
+    generator = seeded_generator(0)
     nearest = torch.zeros(len(rows.weights), dtype=torch.int64)
     distance = torch.full_like(rows.weights, torch.inf)
     chance = rows.weights

@@ -13,6 +13,7 @@ from condens._version import __version__
 from condens.evaluation.calibration import Bin, Bins, Test
 from condens.evaluation.statistics import Array, Score
 from condens.progress import Progress
+from condens.scalars import printable
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -152,66 +153,13 @@ def page(content: Content, *, progress: bool | None = None) -> str:
 
 def plot_chapters(content: Content) -> Iterator[Chapter]:
     """Yield the pictures, those of the targets and columns that fit worst."""
-    from condens.plots.calibration import coverage_curve, pit_histogram
-    from condens.plots.comparison import differences
-    from condens.plots.rows import coverage_by_bin, residuals, spread_histogram
+    from condens.plots.rows import coverage_by_bin
 
-    rows, weights = content.rows, content.weights
-    finite = {name: gain for name, gain in content.gains.items() if np.isfinite(gain).all()}
-    if finite:
-        values = np.array([gain.value for gain in finite.values()])
-        reach = 1.96 * np.array([gain.standard_error for gain in finite.values()])
-        yield Chapter(
-            "Better than simple models?",
-            "Gains in log-likelihood with their 95 % intervals: to the right of zero the model "
-            "is better.",
-            (
-                Picture(
-                    f"gain over {', '.join(finite)}",
-                    lambda axes: differences(
-                        [f"over {name}" for name in finite],
-                        values,
-                        values - reach,
-                        values + reach,
-                        label="gain in nats a row",
-                        axes=axes,
-                    ),
-                    height=1.4 + 0.45 * len(finite),
-                ),
-            ),
-        )
     chosen = _worst_targets(content)
-    curves = _curves(content, chosen[:MAX_CURVES])
-    if curves:
-        yield Chapter(
-            "Do regions hold what they state?",
-            "The fraction of rows inside highest-density regions of the joint, and inside central "
-            "intervals of each target. Below the diagonal the densities are too narrow; within "
-            "the band it may be chance.",
-            (
-                Picture(
-                    "coverage observed against coverage stated",
-                    lambda axes: coverage_curve(curves, weights=weights, axes=axes),
-                    4.8,
-                    4.6,
-                ),
-            ),
-        )
     note = "" if len(chosen) == len(content.names) else f" Shown: the worst {len(chosen)} targets."
-    yield Chapter(
-        "Does each target fall where its density says?",
-        "Probability integral transforms: flat where the densities are right, high at both ends "
-        f"where they are too narrow, in the middle too wide, on one side biased.{note}",
-        tuple(
-            Picture(
-                f"probability integral transforms of {content.names[d]}",
-                _drawing(pit_histogram, column, weights=weights),
-                title=content.names[d],
-            )
-            for d in chosen
-            if (column := _column(rows, "pit", d)) is not None
-        ),
-    )
+    yield _plot_gains(content)
+    yield _plot_coverage(content, chosen[:MAX_CURVES])
+    yield _plot_transforms(content, chosen, note)
     yield Chapter(
         "How calibrated is it where?",
         "Rows inside their regions, by bins of X and of the predicted spread, with 95 % "
@@ -219,7 +167,75 @@ def plot_chapters(content: Content) -> Iterator[Chapter]:
         "come first.",
         tuple(_bin_pictures(content.bins, coverage_by_bin)),
     )
-    yield Chapter(
+    yield _plot_residuals(content, chosen, note)
+    yield _plot_spreads(content, chosen, note)
+
+
+def _plot_gains(content: Content) -> Chapter:
+    from condens.plots.comparison import differences
+
+    finite = {name: gain for name, gain in content.gains.items() if np.isfinite(gain).all()}
+    values = np.array([gain.value for gain in finite.values()])
+    reach = 1.96 * np.array([gain.standard_error for gain in finite.values()])
+    picture = Picture(
+        f"gain over {', '.join(finite)}",
+        _drawing(
+            differences,
+            [f"over {name}" for name in finite],
+            values,
+            values - reach,
+            values + reach,
+            label="gain in nats a row",
+        ),
+        height=1.4 + 0.45 * len(finite),
+    )
+    return Chapter(
+        "Better than simple models?",
+        "Gains in log-likelihood with their 95 % intervals: to the right of zero the model is "
+        "better.",
+        (picture,) if finite else (),
+    )
+
+
+def _plot_coverage(content: Content, chosen: Sequence[int]) -> Chapter:
+    from condens.plots.calibration import coverage_curve
+
+    curves = _curves(content, chosen)
+    drawing = _drawing(coverage_curve, curves, weights=content.weights)
+    picture = Picture("coverage observed against coverage stated", drawing, 4.8, 4.6)
+    return Chapter(
+        "Do regions hold what they state?",
+        "The fraction of rows inside highest-density regions of the joint, and inside central "
+        "intervals of each target. Below the diagonal the densities are too narrow; within "
+        "the band it may be chance.",
+        (picture,) if curves else (),
+    )
+
+
+def _plot_transforms(content: Content, chosen: Sequence[int], note: str) -> Chapter:
+    from condens.plots.calibration import pit_histogram
+
+    return Chapter(
+        "Does each target fall where its density says?",
+        "Probability integral transforms: flat where the densities are right, high at both ends "
+        f"where they are too narrow, in the middle too wide, on one side biased.{note}",
+        tuple(
+            Picture(
+                f"probability integral transforms of {content.names[d]}",
+                _drawing(pit_histogram, column, weights=content.weights),
+                title=content.names[d],
+            )
+            for d in chosen
+            if (column := _column(content.rows, "pit", d)) is not None
+        ),
+    )
+
+
+def _plot_residuals(content: Content, chosen: Sequence[int], note: str) -> Chapter:
+    from condens.plots.rows import residuals
+
+    columns = [content.rows.get(name) for name in ("mean", "spread", "target")]
+    return Chapter(
         "What was observed against what was predicted",
         f"At most 1000 rows are drawn.{note}",
         tuple(
@@ -227,18 +243,22 @@ def plot_chapters(content: Content) -> Iterator[Chapter]:
                 f"observed against predicted {content.names[d]}",
                 _drawing(
                     residuals,
-                    rows["mean"][:, d],
-                    rows["spread"][:, d],
-                    rows["target"][:, d],
+                    *(column[:, d] for column in columns if column is not None),
                     name=content.names[d],
                 ),
                 height=4.2,
             )
             for d in chosen
-            if {"mean", "spread", "target"} <= rows.keys()
+            if all(column is not None for column in columns)
+            and _column(content.rows, "target", d) is not None
         ),
     )
-    yield Chapter(
+
+
+def _plot_spreads(content: Content, chosen: Sequence[int], note: str) -> Chapter:
+    from condens.plots.rows import spread_histogram
+
+    return Chapter(
         "How sharp are the densities?",
         "Predicted standard deviations, beside that of the observed values: as far to the left "
         f"of it as X tells about the target.{note}",
@@ -247,13 +267,13 @@ def plot_chapters(content: Content) -> Iterator[Chapter]:
                 f"predicted standard deviations of {content.names[d]}",
                 _drawing(
                     spread_histogram,
-                    rows["spread"][:, d],
-                    overall=_deviation(_column(rows, "target", d)),
+                    column,
+                    overall=_deviation(_column(content.rows, "target", d)),
                     name=content.names[d],
                 ),
             )
             for d in chosen
-            if _column(rows, "spread", d) is not None
+            if (column := _column(content.rows, "spread", d)) is not None
         ),
     )
 
@@ -413,4 +433,4 @@ def _text(text: str) -> str:
     >>> _text('<b> & "c"')
     '&lt;b&gt; &amp; &quot;c&quot;'
     """
-    return escape("".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text))
+    return escape(printable(text))

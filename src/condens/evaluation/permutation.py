@@ -10,13 +10,16 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Generator, Tensor
 
 from condens.data import Rows, TableEncoder, TableLike, TargetColumns
+from condens.data.frames import is_frame
 from condens.data.groups import number_groups, read_groups
 from condens.distributions import Mixture
-from condens.errors import ArgumentError, DimensionError
-from condens.evaluation.statistics import Score, weighted_mean
+from condens.errors import ArgumentError, DimensionError, KindError
+from condens.evaluation.models import unwrapped
+from condens.evaluation.statistics import Score, paired_difference, weighted_mean
 from condens.nn import DensityNetwork
+from condens.nn.randomness import seeded_generator
 from condens.progress import Progress
-from condens.scalars import as_whole
+from condens.scalars import as_whole, printable
 
 # Columns by name or number; several in a list are permuted together.
 Columns = Sequence[str | int | Sequence[str | int]]
@@ -68,7 +71,7 @@ class Importance:
 
     def __str__(self) -> str:
         width = max(map(len, ("column", *self.columns)))
-        lines = [f"{name:<{width}}  {score}" for name, score in self.columns.items()]
+        lines = [f"{printable(name):<{width}}  {score}" for name, score in self.columns.items()]
         return "\n".join([f"{'column':<{width}}  nats a row", *lines])
 
     def to_dict(self) -> dict[str, Any]:
@@ -101,8 +104,8 @@ def importance(
     standard error.
 
     Args:
-        model: a fitted `MDNRegressor`, or a function from conditions [n, C] to densities, such as
-            a `DensityNetwork`.
+        model: a fitted `MDNRegressor` (in a pipeline, by the columns that reach it), or a
+            function from conditions [n, C] to densities, such as a `DensityNetwork`.
         X, y: rows that the model was not fitted to; NaN in y was not observed.
         columns: names or numbers; all of them, one by one, by default. Those in a list are
             permuted together: `columns=["area", ["lat", "lon"]]`.
@@ -135,19 +138,19 @@ def importance(
     if groups is not None:
         clusters = number_groups(read_groups(groups, len(rows)))[useful].numpy()
     rows = rows.take(useful)
-    weights = None if rows.weights is None else rows.weights.numpy()
-    generator = Generator().manual_seed(as_whole("seed", seed, 0, fix="Pass 0, for instance."))
+    weights = None if rows.weights is None else (rows.weights / rows.weights.amax()).numpy()
+    generator = seeded_generator(seed)
     asked = _asked(names if columns is None else columns, names)
-    plain = _log_prob(densities, rows.condition, rows.target)
     scores: dict[str, Score] = {}
     with Progress("permuting", len(asked) * repeats, progress) as line:
+        plain = _log_prob(densities, rows.condition, rows.target)
         for name, chosen in asked.items():
             encoded = sorted(place for column in chosen for place in places[column])
             pairs = []
             for _ in range(repeats):
                 other = _others(rows, generator)
                 changed = _log_prob(densities, rows.condition, rows.target, other, encoded)
-                pairs.append((plain - changed, other.numpy()))
+                pairs.append((paired_difference(plain, changed), other.numpy()))
                 line.advance()
             scores[name] = _mean_drop(pairs, weights, clusters)
     ordered = dict(sorted(scores.items(), key=lambda item: -item[1].value))
@@ -183,7 +186,7 @@ def _read(
     sample_weight: ArrayLike | None,
 ) -> tuple[Rows, Densities, list[str], list[list[int]]]:
     """Return rows, what predicts them, and the names and encoded columns of those of X."""
-    model = getattr(model, "best_estimator_", model)
+    model, X = unwrapped(model, X)  # noqa: N806
     encoder = getattr(model, "encoder_", None)
     if isinstance(encoder, TableEncoder):
         names = encoder.feature_names or map(str, range(encoder.n_features))
@@ -200,7 +203,8 @@ def _read(
     condition: Any = X
     rows = Rows.of(condition, target, sample_weight, names=("X", "y", "sample_weight"))
     count = rows.condition.shape[1]
-    return rows, model, list(map(str, range(count))), [[place] for place in range(count)]
+    names = map(str, condition.columns if is_frame(condition) else range(count))
+    return rows, model, list(names), [[place] for place in range(count)]
 
 
 def _asked(columns: Any, names: Sequence[str]) -> dict[str, list[int]]:
@@ -280,5 +284,13 @@ def _log_prob(
         if other is not None:
             rows = rows.clone()
             rows[:, list(columns)] = condition[other[part]][:, list(columns)]
-        found[part] = densities(rows).observed_log_prob(target[part]).double().numpy()
+        density = densities(rows)
+        if not isinstance(density, Mixture):
+            raise KindError(
+                "model(…)",
+                got=f"is a {type(density).__name__}",
+                expected="mixtures were expected",
+                fix="Return a batch of mixtures, one for each row.",
+            )
+        found[part] = density.observed_log_prob(target[part]).double().numpy()
     return found

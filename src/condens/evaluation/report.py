@@ -15,9 +15,10 @@ import numpy as np
 
 from condens.errors import ArgumentError
 from condens.evaluation.calibration import Bins, Coverage, Test
+from condens.evaluation.models import JOINT
 from condens.evaluation.statistics import Array, Score, plus_minus
 from condens.files import as_path, cannot_hold, write_whole
-from condens.scalars import decode_float, encode_floats
+from condens.scalars import decode_float, encode_floats, printable
 
 Record = TypeVar("Record")
 
@@ -37,8 +38,6 @@ WORSE_IN_A_BIN = 1.5
 ERRORS_OF_A_DIFFERENCE = 1.96
 # Of the regions whose coverage is looked at in bins.
 BIN_COVERAGE = 0.9
-# What tests and coverages of all targets together are called; a target may be called "joint".
-JOINT = "joint density"
 # Faults named in the verdict.
 MAX_FAULTS = 8
 
@@ -570,7 +569,7 @@ def harmless(name: str) -> str:
     >>> harmless("=cmd()"), harmless("price")
     ("'=cmd()", 'price')
     """
-    text = "".join(c if c.isprintable() or c == " " else "\N{REPLACEMENT CHARACTER}" for c in name)
+    text = printable(name)
     return f"'{text}" if name[:1] in tuple("=+-@\t\r\n\0") or text != name else text
 
 
@@ -588,7 +587,7 @@ def _text(score: Score | None) -> str:
 
 def section_text(section: Section) -> str:
     """Return a section for a terminal, names without control characters."""
-    table = [[_visible(cell) for cell in line] for line in (section.heads, *section.rows)]
+    table = [[printable(cell) for cell in line] for line in (section.heads, *section.rows)]
     widths = [max(len(cell) for cell in column) for column in zip(*table, strict=True)]
     lines = [
         "  ".join(
@@ -597,11 +596,7 @@ def section_text(section: Section) -> str:
         ).rstrip()
         for line in table
     ]
-    return "\n".join(["", _visible(section.title), *lines])
-
-
-def _visible(text: str) -> str:
-    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
+    return "\n".join(["", printable(section.title), *lines])
 
 
 def section_html(section: Section) -> str:

@@ -8,6 +8,7 @@ highest-density regions, Deistler et al. 2022), by its distance from a point (TA
 """
 
 import math
+import reprlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -27,17 +28,19 @@ from condens.distributions.arviz import to_tree
 from condens.distributions.dimensions import check_names
 from condens.errors import ArgumentError, KindError, NotFiniteError, ShapeError
 from condens.evaluation.calibration import (
+    MIN_UNITS,
     Coverage,
     Test,
     adjust,
     coverage_table,
     uniformity_tests,
 )
-from condens.evaluation.forecasts import Forecast, draw_seed
+from condens.evaluation.forecasts import Forecast
 from condens.evaluation.models import Words, forecasts_of
-from condens.evaluation.statistics import Score
+from condens.evaluation.statistics import Score, weighted_mean
+from condens.nn.randomness import seeded_generator, torch_seeded_by
 from condens.progress import Progress
-from condens.scalars import as_whole
+from condens.scalars import as_function, as_whole
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -99,11 +102,11 @@ class SBC:
         return figure
 
     def to_dict(self) -> dict[str, Any]:
-        """Return ranks and tests as plain values."""
+        """Return ranks and tests as plain values; of fewer than eight rows there are no tests."""
         return {
             "n_samples": self.n_samples,
             "ranks": dict(zip(self.names, self.ranks.T.tolist(), strict=True)),
-            "tests": [test.to_dict() for test in self.tests],
+            "tests": _plain_tests(self),
         }
 
     def to_arviz(self) -> "DataTree":
@@ -172,7 +175,7 @@ class CoverageCurve:
             "ranks": self.ranks.tolist(),
             "area": self.area,
             "coverages": [found.to_dict() for found in self.at()],
-            "tests": [test.to_dict() for test in self.tests],
+            "tests": _plain_tests(self),
         }
 
 
@@ -196,8 +199,7 @@ class PredictiveDistance:
     @property
     def mean(self) -> Score:
         """The mean distance, with its standard error."""
-        error = self.distances.std(ddof=1) / math.sqrt(len(self.distances))
-        return Score(float(self.distances.mean()), float(error))
+        return weighted_mean(self.distances)
 
 
 def sbc(
@@ -271,6 +273,8 @@ def expected_coverage(
     True
     """
     truth = _Truth.of(posterior, parameters, observations, n_samples, None, seed, progress)
+    if log_prob is not None:
+        as_function("log_prob", log_prob, fix="Pass parameters and observations → log densities.")
     # By the lack of density: inside are the draws of a higher one.
     ranks, uniform, count = truth.ranked(
         lambda some, block: -block.ask("log_prob", log_prob or block.log_prob, some).unsqueeze(-1)
@@ -327,7 +331,8 @@ def tarp(
             around = points[block.rows]
         else:
             assert callable(references)
-            around = torch.as_tensor(references(block.observations), dtype=torch.float64)
+            given = as_doubles(references(block.observations), "references(…)")
+            around = torch.from_numpy(given)
             around = _check_references(around, tuple(some.shape[1:]))
         return ((some - around) / width).norm(dim=-1, keepdim=True)
 
@@ -362,7 +367,10 @@ def predictive_distance(
     True
     """
     count = as_whole("n_samples", n_samples, 2, fix="Pass 1000, for instance.")
-    generator = _generator(seed)
+    as_function("simulator", simulator, fix="Pass parameters [S, D] → simulations [S, …].")
+    if distance is not None:
+        as_function("distance", distance, fix="Pass simulations and the observation → [S].")
+    generator = seeded_generator(seed)
     seen, asked = _read_one(observation)
     if not bool(seen.isfinite().all()):
         raise NotFiniteError(
@@ -375,8 +383,7 @@ def predictive_distance(
         posterior = torch.from_numpy(as_doubles(posterior, "posterior")).unsqueeze(1)
     _, ask, _, _ = forecasts_of(posterior, asked, 1, WORDS)
     draws = ask(torch.arange(1)).sample(count, generator)[:, 0]
-    with torch.random.fork_rng(devices=()):
-        torch.manual_seed(draw_seed(generator))
+    with torch_seeded_by(generator):
         simulated = torch.from_numpy(as_doubles(simulator(draws), "simulator(…)"))
     if simulated.shape != (len(draws), *seen.shape):
         raise ShapeError(
@@ -385,7 +392,7 @@ def predictive_distance(
             expected=f"{[len(draws), *seen.shape]} was expected",
             fix="Return a simulation for each row, of the shape of the observation.",
         )
-    fine = simulated.flatten(1).isfinite().all(1)
+    fine = simulated.reshape(len(draws), -1).isfinite().all(1)
     n_failed = int((~fine).sum())
     if len(fine) - n_failed < 2:
         raise NotFiniteError(
@@ -394,19 +401,31 @@ def predictive_distance(
             expected="distances need at least two finite ones",
             fix="Check the simulator at draws of the posterior.",
         )
-    gaps = (
-        (simulated[fine] - seen).flatten(1).norm(dim=1)
-        if distance is None
-        else torch.as_tensor(distance(simulated[fine], seen), dtype=torch.float64)
-    )
-    if gaps.shape != (len(fine) - n_failed,):
+    return PredictiveDistance(_distances(simulated[fine], seen, distance).numpy(), n_failed)
+
+
+def _distances(
+    simulated: Tensor, seen: Tensor, distance: Callable[[Tensor, Tensor], Tensor] | None
+) -> Tensor:
+    """Return the distances [S] of simulations from an observation, checked."""
+    if distance is None:
+        return (simulated - seen).reshape(len(simulated), -1).norm(dim=1)
+    gaps = torch.from_numpy(as_doubles(distance(simulated, seen), "distance(…)"))
+    if gaps.shape != (len(simulated),):
         raise ShapeError(
             "distance(…)",
             got=f"has shape {list(gaps.shape)}",
-            expected=f"[{len(fine) - n_failed}] was expected",
+            expected=f"[{len(simulated)}] was expected",
             fix="Return a number for each simulation.",
         )
-    return PredictiveDistance(gaps.numpy(), n_failed)
+    if bool(gaps.isnan().any()):
+        raise NotFiniteError(
+            "distance(…)",
+            got="is NaN",
+            expected="a distance of every simulation was expected",
+            fix="Return inf for what is out of reach.",
+        )
+    return gaps
 
 
 def _read_one(observation: Any) -> tuple[Tensor, Any]:
@@ -425,6 +444,10 @@ def _read_one(observation: Any) -> tuple[Tensor, Any]:
             fix="Pass one row of the frame.",
         )
     return values[0], observation
+
+
+def _plain_tests(found: SBC | CoverageCurve) -> list[dict[str, Any]]:
+    return [test.to_dict() for test in (found.tests if len(found.ranks) >= MIN_UNITS else ())]
 
 
 # True parameters and their posteriors, some observations at a time.
@@ -453,7 +476,7 @@ class _Block:
 
     def ask(self, name: str, quantity: Quantity, some: Tensor) -> Tensor:
         """Return a quantity of parameters [S, b, D], checked."""
-        found = torch.as_tensor(quantity(some, self.observations)).double()
+        found = torch.from_numpy(as_doubles(quantity(some, self.observations), f"{name}(…)"))
         if found.shape != some.shape[:-1]:
             raise ShapeError(
                 f"{name}(…)",
@@ -502,7 +525,7 @@ class _Truth:
                 fix="Pass those that were simulated with.",
             )
         count = as_whole("n_samples", n_samples, 1, fix="Pass 199, for instance.")
-        generator = _generator(seed)
+        generator = seeded_generator(seed)
         _, ask, theirs, whole = forecasts_of(posterior, observations, len(values), WORDS)
         size = ask(torch.arange(1)).dimensions
         if size != values.shape[1]:
@@ -591,22 +614,11 @@ def _check_references(points: Tensor, shape: tuple[int, ...]) -> Tensor:
 
 
 def _check_functions(functions: Mapping[str, Quantity] | None) -> dict[str, Quantity]:
-    found = dict(functions or {})
-    for name, function in found.items():
-        if not callable(function):
-            raise KindError(
-                "functions",
-                got=f"has {function!r} for {name!r}",
-                expected="a function was expected",
-                fix="Pass {name: function}, with parameters [S, b, D] and observations → [S, b].",
-            )
-    return found
-
-
-def _generator(seed: int) -> Generator:
-    """Return a generator for a seed, whose numbers are not those of torch with the same seed.
-
-    Parameters that were drawn after `torch.manual_seed(0)` would depend on what is drawn here.
-    """
-    seed = as_whole("seed", seed, 0, fix="Pass a seed such as 0.")
-    return Generator().manual_seed((seed + 1) * 0x9E3779B97F4A7C15 % 2**63)
+    fix = "Pass {name: function}, with parameters [S, b, D] and observations → [S, b]."
+    if functions is not None and not isinstance(functions, Mapping):
+        got = f"is {reprlib.repr(functions)}"
+        raise KindError("functions", got=got, expected="functions by name were expected", fix=fix)
+    return {
+        name: as_function(f"functions[{name!r}]", function, fix=fix)
+        for name, function in (functions or {}).items()
+    }

@@ -11,6 +11,9 @@ from condens.scalars import decode_float
 Array = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
+# In units of the first rows' spread: from here on a value counts as infinite.
+MAX_GAP = 1e100
+
 
 class Score(NamedTuple):
     """A mean over rows and its standard error; NaN where one row, or one group, is all there is.
@@ -76,9 +79,13 @@ class Mean:
         values = np.where(seen, values, 0.0)
         if self._shift is None:
             self._start(values, each)
-        # A difference of infinities is NaN: infinite values are counted apart.
-        self._infinite += np.where(np.isinf(values), values * seen, 0.0).sum(0, initial=0.0)
-        gap = np.where(np.isinf(values), 0.0, values - self._shift)
+        with np.errstate(over="ignore", invalid="ignore"):
+            gap = (values - self._shift) / self._unit
+        # A difference of infinities is NaN, a square of large numbers infinite: they count apart.
+        far = seen & ~(np.abs(gap) < MAX_GAP)
+        with np.errstate(invalid="ignore"):  # both infinities have no mean
+            self._infinite += np.where(far, np.copysign(np.inf, values), 0.0).sum(0, initial=0.0)
+        gap = np.where(seen & ~far, gap, 0.0)
         self._weight += each.sum(0)
         self._first += (each * gap).sum(0)
         if groups is None:
@@ -94,8 +101,12 @@ class Mean:
         shape = values.shape[1:]
         total = np.maximum(each.sum(0), np.finfo(np.float64).tiny)
         finite = np.where(np.isinf(values), 0.0, values)
-        # About the mean of the first block: squares about zero would cancel.
-        self._shift = (each * finite).sum(0) / total
+        # About the mean of the first block, in units of its spread: other squares would cancel,
+        # or be too small or too large for double precision.
+        self._shift = (each / total * finite).sum(0)
+        with np.errstate(over="ignore"):
+            spread = np.where(each > 0, np.abs(finite - self._shift), 0.0).max(0, initial=0.0)
+        self._unit = np.where((spread > 0) & np.isfinite(spread), spread, 1.0)
         self._weight, self._first, self._count, self._infinite = (np.zeros(shape) for _ in range(4))
         self._squares = np.zeros((3, *shape))
         self._grouped = np.zeros((2, self.n_groups or 0, *shape))
@@ -125,8 +136,8 @@ class Mean:
             # Of equal values rounding may leave a sum below zero.
             error = np.sqrt(np.maximum(spread, 0.0) * count / (count - 1)) / self._weight
         settled = self._infinite != 0
-        value = np.where(settled, self._infinite, self._shift + gap)
-        return value, np.where(settled | (count < 2), math.nan, error)
+        value = np.where(settled, self._infinite, self._shift + self._unit * gap)
+        return value, np.where(settled | (count < 2), math.nan, self._unit * error)
 
     def score(self, *place: int) -> Score:
         """Return one of the means."""
@@ -146,10 +157,18 @@ def weighted_mean(
     return Mean(n_groups).add(values, weights, groups).score()
 
 
-def root(score: Score) -> Score:
-    """Return the square root of a mean, with the error that follows at first order."""
-    value = math.sqrt(score.value) if score.value >= 0 else math.nan
-    return Score(value, score.standard_error / (2 * value) if value else score.standard_error)
+def root_mean_square(
+    errors: Array, weights: Array | None = None, groups: Integers | None = None
+) -> Score:
+    """Return √(Σ w e² / Σ w) of errors [n], with the standard error that follows at first order.
+
+    >>> root_mean_square(np.array([3e200, 4e200]))
+    Score(value=3.535...e+200, standard_error=4.949...e+199)
+    """
+    unit = _unit(errors)
+    square, error = weighted_mean((errors / unit) ** 2, weights, groups)
+    value = math.sqrt(square)
+    return Score(unit * value, unit * (error / (2 * value) if value else error))
 
 
 def explained_variance(
@@ -160,14 +179,30 @@ def explained_variance(
     Its error is that of the mean of the rows' influence,
     ((1 − R²)(y − ȳ)² − (y − m)²) / variance of y.
     """
-    seen = ~np.isnan(target)
     centre = weighted_mean(target, weights, groups).value
-    total = weighted_mean((target - centre) ** 2, weights, groups).value
+    unit = _unit(target - centre)
+    with np.errstate(over="ignore", invalid="ignore"):
+        about, off = ((target - centre) / unit) ** 2, ((target - mean) / unit) ** 2
+    total = weighted_mean(about, weights, groups).value
     # A spread within rounding of the values is none.
-    if not total > (np.finfo(np.float64).eps * abs(centre)) ** 2 or seen.sum() < 2:
+    if not math.sqrt(total) * unit > np.finfo(np.float64).eps * abs(centre):
         return Score(math.nan)
-    left = weighted_mean((target - mean) ** 2, weights, groups).value / total
+    left = weighted_mean(off, weights, groups).value / total
     if not math.isfinite(left):
         return Score(-math.inf if left == math.inf else math.nan)
-    influence = (left * (target - centre) ** 2 - (target - mean) ** 2) / total
-    return Score(1 - left, weighted_mean(influence, weights, groups).standard_error)
+    influence = (left * about - off) / total
+    error = weighted_mean(influence, weights, groups).standard_error
+    # Of a constant mean both are zero but for rounding.
+    return Score(*(0.0 if abs(number) < 1e-12 else number for number in (1 - left, error)))
+
+
+def paired_difference(one: Array, other: Array) -> Array:
+    """Return one − other [n], 0 where both are the same infinity: such a row tells nothing."""
+    with np.errstate(invalid="ignore"):
+        return np.where(one == other, 0.0, one - other)
+
+
+def _unit(values: Array) -> float:
+    """Return the largest finite size of values, 1 where they are all zero."""
+    size = np.abs(values[np.isfinite(values)])
+    return float(size.max(initial=0.0)) or 1.0

@@ -13,6 +13,7 @@ from condens.data import TableLike, TargetColumns
 from condens.data.table import in_order
 from condens.errors import ArgumentError, NotFiniteError, ShapeError
 from condens.evaluation.statistics import Score
+from condens.nn.randomness import seeded_generator
 from condens.progress import Progress
 from condens.scalars import as_real, as_whole
 
@@ -89,6 +90,10 @@ def c2st(
             expected=f"first has {len(a)}, and guessing the larger set would be right too often",
             fix=f"Pass the first {min(len(a), len(b))} of both.",
         )
+    # In units of the draws: what sbi takes for a constant is then one, whatever their scale.
+    unit = torch.cat([a, b]).abs().amax(0)
+    unit = torch.where(unit > 0, unit, 1.0)
+    a, b = a / unit, b / unit
     spread = a.std(0)
     spread = torch.where(spread < 1e-14, 1.0, spread)  # as sbi does
     data: Doubles = ((torch.cat([a, b]) - a.mean(0)) / spread).numpy()
@@ -142,13 +147,17 @@ def mmd_squared(
     """
     a, b = _read(first, second)
     n_permutations = as_whole(
-        "n_permutations", n_permutations, 0, fix="Pass 200, or 0 for no p-value."
+        "n_permutations", n_permutations, 0, 10**6, fix="Pass 200, or 0 for no p-value."
     )
-    generator = Generator().manual_seed(as_whole("seed", seed, 0, fix="Pass a seed such as 0."))
+    generator = seeded_generator(seed)
     draws, m, n = torch.cat([a, b]), len(a), len(b)
     # Sums over subsets have more digits near zero.
     draws = draws - draws.mean(0)
-    h = _median_distance(draws, generator) if bandwidth is None else _check_bandwidth(bandwidth)
+    unit = float(draws.abs().amax()) or 1.0
+    if bandwidth is not None:
+        bandwidth = _check_bandwidth(bandwidth) / unit
+    draws = draws / unit
+    h = _median_distance(draws, generator) if bandwidth is None else bandwidth
     sets = torch.zeros(m + n, 1 + n_permutations, dtype=torch.float64)
     sets[:m, 0] = 1  # the sets as they are, then in random order
     for column in range(1, 1 + n_permutations):
@@ -180,7 +189,7 @@ def mmd_squared(
     # Equal sets in other orders of summation are equal but for rounding.
     reached = int((values[1:] >= values[0] - 1e-12).sum())
     p_value = (1 + reached) / (1 + n_permutations) if n_permutations else math.nan
-    return MMD(float(values[0]), error, p_value, h)
+    return MMD(float(values[0]), error, p_value, unit * h)
 
 
 def _read(first: TableLike, second: TableLike) -> tuple[Tensor, Tensor]:

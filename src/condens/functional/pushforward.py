@@ -1,4 +1,4 @@
-"""Pushforwards f(X) of a normal X: moments of its exponential, logistic function and floor.
+"""Pushforwards f(X) of a normal X: moments of its exponential, logistic function, Φ and floor.
 
 A function's Hermite coefficients aₙ = E[f(X) heₙ(Z)], X = μ + σZ, give its covariance with
 any other by Mehler's expansion, Cov(f(X), g(Y)) = Σ aₙbₙρⁿ. A threshold 1(Z ≥ t) has
@@ -13,7 +13,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from condens.functional import normal
+from condens.functional import bivariate, normal
 
 ORDER = 96
 # Numbers beyond e³⁴⁰ have squares beyond double precision.
@@ -21,6 +21,8 @@ _MAX_LOG = 340.0
 # Thresholds to either side of the median, of ⌊e^X⌋ and of ⌊X⌋; wider densities are smooth.
 _LOG_WINDOW, _PLAIN_WINDOW = 128, 32
 _ROWS_PER_BLOCK = 64
+# Deviations beyond have squares that may overflow, and to which one adds nothing.
+_WIDE = 1e10
 # A density with this deviation is smooth at unit scale: all but e^(−2π²·4) of it.
 _SMOOTH_DEVIATION = 2.0
 
@@ -118,6 +120,57 @@ def logistic_coefficients(mean: Tensor, deviation: Tensor) -> Tensor:
         (levels - mean.unsqueeze(-1)) / deviation.unsqueeze(-1), slopes.expand(*mean.shape, -1)
     )
     return torch.where((deviation < 1).unsqueeze(-1), narrow, wide)
+
+
+def probit_mean(mean: Tensor, deviation: Tensor) -> Tensor:
+    """Return E Φ(X) = Φ(h), h = μ/√(1 + σ²): the chance that a standard normal is below X."""
+    return normal.cdf(_probit_place(mean, deviation)[0])
+
+
+def probit_variance(mean: Tensor, deviation: Tensor) -> Tensor:
+    """Return Var Φ(X) = Φ₂(h, h; ρ) − Φ(h)², ρ = σ²/(1 + σ²)."""
+    place, _ = _probit_place(mean, deviation)
+    # atanh ρ = ½ log(1 + 2σ²), where 1 − ρ would lose its digits; not squared beyond all numbers.
+    wide = deviation > _WIDE
+    usual = 0.5 * torch.log1p(2 * torch.where(wide, 1.0, deviation).square())
+    far = torch.where(wide, deviation, 1.0).log() + 0.5 * math.log(2)
+    return bivariate.excess(place, place, torch.where(wide, far, usual))
+
+
+def probit_covariance(
+    mean: Tensor, deviation: Tensor, other_mean: Tensor, other_deviation: Tensor, covariance: Tensor
+) -> Tensor:
+    """Return Cov[Φ(X), Φ(Y)] = Φ₂(h, k; ρ) − Φ(h) Φ(k), ρ = c/√((1 + σ²)(1 + τ²))."""
+    (first, p), (second, q) = (
+        _probit_place(mean, deviation),
+        _probit_place(other_mean, other_deviation),
+    )
+    inner = (covariance / (deviation * other_deviation)).clamp(-1, 1)
+    # 1 − ρ² = 1 − pq + pq(1 − r²) with p = σ²/(1 + σ²), and 1 − pq without a difference.
+    correlation = inner * (p * q).sqrt()
+    rest = [1 / (1 + one.clamp(max=_WIDE).square()) for one in (deviation, other_deviation)]
+    left = rest[0] + p * rest[1] + p * q * (1 - inner.square())
+    strong = correlation.abs() > 0.5
+    size = torch.where(strong, correlation.abs(), 0.5)
+    far = size.log1p() - 0.5 * torch.where(strong, left, 0.75).log()
+    near = torch.atanh(torch.where(strong, 0.0, correlation))
+    return bivariate.excess(first, second, torch.where(strong, far * correlation.sign(), near))
+
+
+def probit_coefficients(mean: Tensor, deviation: Tensor) -> Tensor:
+    """Return aₙ = ρ^(n/2) φ(h) heₙ₋₁(−h)/√n, as of a threshold at −h, with ρ = σ²/(1 + σ²)."""
+    place, share = _probit_place(mean, deviation)
+    order = torch.arange(1, ORDER + 1, dtype=mean.dtype, device=mean.device)
+    # At 40 the density is zero, and its product with a polynomial would be NaN.
+    latent = -place.clamp(-40, 40).unsqueeze(-1)
+    powers = (0.5 * order * share.log().unsqueeze(-1)).exp()
+    return powers * threshold_coefficients(latent, torch.ones_like(latent))
+
+
+def _probit_place(mean: Tensor, deviation: Tensor) -> tuple[Tensor, Tensor]:
+    """Return h = μ/√(1 + σ²), and σ²/(1 + σ²)."""
+    root = torch.hypot(torch.ones_like(deviation), deviation)
+    return mean / root, (deviation / root).square()
 
 
 def floor_moments(mean: Tensor, deviation: Tensor, *, log: bool) -> tuple[Tensor, Tensor]:

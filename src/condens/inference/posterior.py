@@ -15,13 +15,14 @@ from condens.distributions import Mixture
 from condens.distributions.checks import Numbers
 from condens.distributions.dimensions import check_names
 from condens.errors import ArgumentError, NotFiniteError, ShapeError, UnusedComponentsWarning
-from condens.estimator.construction import Architecture, check_parameter, choose_transforms
+from condens.estimator.construction import Architecture, announced_transforms, check_parameter
+from condens.inference.priors import Prior, off_bounds, transforms_of
 from condens.nn import MixtureNetwork
 from condens.scalars import as_whole
 from condens.training import History, Settings, default_components, default_settings, train
 from condens.training.interruption import how_far, interruption
 from condens.training.loop import gradients
-from condens.transforms import Transform, choice
+from condens.transforms import Transform
 from condens.transforms.choice import TargetTransform
 
 
@@ -93,6 +94,7 @@ def posterior(
     observations: TableLike,
     *,
     target_transform: TargetTransform = None,
+    prior: Prior | None = None,
     n_components: int | None = None,
     names: Sequence[str] | None = None,
     settings: Settings | None = None,
@@ -107,6 +109,11 @@ def posterior(
         target_transform: for bounded parameters, as in `MDNRegressor`: "positive", "unit", a
             tuple (lower, upper), … for all, in a list with one for each, or as {name: …}.
             Then the density beyond the bounds is zero.
+        prior: what the parameters were drawn from, in place of `target_transform`: bounds (lower,
+            upper) of a box, a number or D numbers each; a torch distribution, such as
+            `Independent(Uniform(low, high), 1)` or `MultivariateNormal`; or a list with one for
+            each parameter. Its support gives the transforms. A uniform parameter becomes standard
+            normal: where an observation says nothing, one component is the exact posterior.
         n_components: of the mixture; by default 3, 5 or 10 by the number of rows, see
             `condens.training.default_components`.
         names: of the parameters.
@@ -136,7 +143,7 @@ def posterior(
     if names is not None:
         given = given._replace(names=check_names(names, given.values.shape[1]))
     seen, observation_names = _read_rows(observations)
-    transforms = _transforms(target_transform, given)
+    given, transforms = _transforms(target_transform, prior, given)
     rows = Rows.of(seen.flatten(1), given.values, names=("observations", "parameters", "weights"))
     settings = replace(settings or default_settings(len(rows)), seed=seed)
     with gradients(), interruption() as interrupted:
@@ -150,14 +157,27 @@ def posterior(
     return AmortisedPosterior(network.double().eval(), seen.shape[1:], history, observation_names)
 
 
-def _transforms(spec: TargetTransform, parameters: TargetColumns) -> tuple[Transform, ...]:
-    """Return the transform of each parameter; refuse draws outside its support."""
+def _transforms(
+    spec: TargetTransform, prior: Prior | None, parameters: TargetColumns
+) -> tuple[TargetColumns, tuple[Transform, ...]]:
+    """Return the parameters and the transform of each; refuse draws outside its support."""
     columns = parameters.values.unbind(1)
+    if prior is None:
+        transforms = announced_transforms(spec, parameters, "parameters")
+    elif spec is not None:
+        raise ArgumentError(
+            "prior",
+            got="goes with target_transform",
+            expected="the support of the prior gives the transforms",
+            fix="Pass either.",
+        )
+    else:
+        transforms = transforms_of(prior, len(columns))
+        columns = tuple(map(off_bounds, transforms, columns))
     labels = parameters.names or range(len(columns))
-    transforms = choose_transforms(spec, labels, lambda place: choice.propose(columns[place]))
     for label, transform, column in zip(labels, transforms, columns, strict=True):
         transform.check(f"parameters, column {label!r},", column)
-    return transforms
+    return parameters._replace(values=torch.stack(columns, 1)), transforms
 
 
 def _read_rows(observations: TableLike) -> tuple[Tensor, tuple[str, ...] | None]:

@@ -7,6 +7,7 @@ is compared with its network before it is written.
 """
 
 import copy
+import math
 import os
 import warnings
 from abc import ABC, abstractmethod
@@ -39,6 +40,13 @@ TRIAL_ROWS, DRAWS_PER_ROW = 17, 3
 # Distances from the training range, in widths of it, at which a file is tried too: where conditions
 # are unchanged, where they are pulled in, and where they no longer grow.
 TRIAL_DISTANCES = (0.4, 0.55, 0.7, 2.0, 1e6)
+# Terms of smooth functions, enough for all digits.
+CHEBYSHEV_TERMS = 36
+# u₀ and M of `_ndtri_part`: u = 37.2 belongs to 3·10⁻³⁰¹.
+NDTRI_START = math.sqrt(2 * math.log(2))
+NDTRI_SPAN = (37.2 - NDTRI_START) / (42.2 - NDTRI_START)
+# ONNX's number of double precision.
+DOUBLE = 11
 # Inputs whose first axis is that of the draws.
 RANDOM = ("noise", "uniform")
 
@@ -327,14 +335,66 @@ def to_bytes(graph: Graph, inputs: tuple[Tensor, ...], opset: int = 18) -> bytes
     return data
 
 
+def _chebyshev(function: Callable[[Tensor], Tensor]) -> list[float]:
+    """Return the coefficients of a smooth function on [−1, 1], to all digits."""
+    order = torch.arange(CHEBYSHEV_TERMS, dtype=torch.float64)
+    angles = (order + 0.5) * (math.pi / CHEBYSHEV_TERMS)
+    values = function(angles.cos())
+    sums = (order.unsqueeze(-1) * angles).cos() @ values * (2 / CHEBYSHEV_TERMS)
+    return [0.5 * float(sums[0]), *sums[1:].tolist()]
+
+
+def _erfc_part(s: Tensor) -> Tensor:
+    """Return log(erfcx(z)/t), smooth in s = 2t − 1, for t = 2/(2 + z) and z ≥ 0."""
+    t = 0.5 * (s + 1)
+    return (torch.special.erfcx(2 / t - 2) / t).log()
+
+
+def _ndtri_part(s: Tensor) -> Tensor:
+    """Return u + z where Φ(z) = exp(−u²/2) ≤ ½, smooth in s = 2m/M − 1, m = v/(v + 5), v = u − u₀.
+
+    u₀ = √(2 log 2) belongs to Φ(z) = ½.
+    """
+    m = 0.5 * NDTRI_SPAN * (s + 1)
+    u = NDTRI_START + 5 * m / (1 - m)
+    return u + torch.special.ndtri((-0.5 * u.square()).exp())
+
+
 def _translations() -> dict[Any, Callable[..., Any]]:
-    """Return three operations in terms of ONNX's: torch's versions lose digits, or overflow."""
+    """Return five operations in terms of ONNX's: torch's versions lose digits, or are not there."""
     from onnx.helper import make_tensor
     from onnxscript import opset18 as op
 
     def constant(s: float, dtype: int = 1) -> Any:
         # With all its digits, where torch's goes through float32.
         return op.Constant(value=make_tensor("", dtype, [], [s]))
+
+    def polynomial(s: Any, function: Callable[[Tensor], Tensor]) -> Any:
+        # Clenshaw's recurrence, scaled: ONNX's optimiser takes what is below 1e-8 for 0.
+        unit, twice = 2.0**60, op.Mul(constant(2.0, DOUBLE), s)
+        *rest, last = (constant(unit * c, DOUBLE) for c in _chebyshev(function))
+        now, before = last, constant(0.0, DOUBLE)
+        for c in reversed(rest):
+            now, before = op.Sub(op.Add(op.Mul(twice, now), c), before), now
+        return op.Div(op.Sub(now, op.Mul(s, before)), constant(unit, DOUBLE))
+
+    def erfc(self: Any) -> Any:
+        z, one, two = op.Abs(self), constant(1.0, DOUBLE), constant(2.0, DOUBLE)
+        t = op.Div(two, op.Add(two, z))
+        part = polynomial(op.Sub(op.Mul(two, t), one), _erfc_part)
+        above = op.Mul(t, op.Exp(op.Sub(part, op.Mul(z, z))))
+        return op.Where(op.Less(self, constant(0.0, DOUBLE)), op.Sub(two, above), above)
+
+    def ndtri(self: Any) -> Any:
+        one = constant(1.0, DOUBLE)
+        low = op.Less(self, constant(0.5, DOUBLE))
+        nearer = op.Where(low, self, op.Sub(one, self))
+        u = op.Sqrt(op.Mul(constant(-2.0, DOUBLE), op.Log(nearer)))
+        v = op.Sub(u, constant(NDTRI_START, DOUBLE))
+        m = op.Div(v, op.Add(v, constant(5.0, DOUBLE)))
+        s = op.Sub(op.Mul(constant(2 / NDTRI_SPAN, DOUBLE), m), one)
+        z = op.Sub(polynomial(s, _ndtri_part), u)
+        return op.Where(low, z, op.Neg(z))
 
     def full_like(self: Any, fill_value: float, **_: Any) -> Any:
         return op.Expand(constant(fill_value, int(self.dtype)), op.Shape(self))
@@ -346,6 +406,8 @@ def _translations() -> dict[Any, Callable[..., Any]]:
 
     return {
         torch.ops.aten.logaddexp.default: logaddexp,
+        torch.ops.aten.erfc.default: erfc,
+        torch.ops.aten.special_ndtri.default: ndtri,
         torch.ops.aten.full_like.default: full_like,
         torch.ops.aten.scalar_tensor.default: constant,
     }

@@ -20,6 +20,7 @@ from condens.plots.style import (
     axes_or_new,
     check_overlaid,
     figure_or_new,
+    leaves_no_figure,
     legend,
     literal,
     percent,
@@ -38,6 +39,7 @@ CURVE_POINTS = 99
 MAX_PANELS = 12
 
 
+@leaves_no_figure
 def pit_histogram(
     uniform: ArrayLike,
     *,
@@ -76,6 +78,7 @@ def pit_histogram(
     return axes
 
 
+@leaves_no_figure
 def rank_histogram(
     ranks: ArrayLike,
     n_samples: int,
@@ -112,6 +115,7 @@ def rank_histogram(
     return axes
 
 
+@leaves_no_figure
 def coverage_curve(
     reached: ArrayLike | Mapping[str, ArrayLike],
     *,
@@ -164,6 +168,7 @@ def coverage_curve(
     return axes
 
 
+@leaves_no_figure
 def calibration_figure(
     uniform: ArrayLike,
     *,
@@ -176,7 +181,7 @@ def calibration_figure(
     """Draw a histogram for each target, and the coverage of its intervals and of joint regions.
 
     Args:
-        uniform: probability integral transforms of each target [n, D].
+        uniform: probability integral transforms of each target [n, D]; NaN is left out.
         regions: coverages that joint highest-density regions reach [n], as from `hpd_coverage`.
         names: of the targets.
         weights: of the rows [n].
@@ -204,6 +209,9 @@ def calibration_figure(
             expected=f"there are {size} targets",
             fix="Pass one for each.",
         )
+    # A target that was never observed has no picture.
+    seen = [d for d in range(size) if not np.isnan(table[:, d]).all()] or [0]
+    table, labels, size = table[:, seen], [labels[d] for d in seen], len(seen)
     n_columns = {1: 2, 2: 3, 3: 2}.get(size, 3)
     n_rows = math.ceil((size + 1) / n_columns)
     figure = figure_or_new(figure, 3.9 * n_columns, 3.4 * n_rows)
@@ -337,4 +345,5 @@ def _read_uniform(
             expected=f"numbers from 0 to {most:g} were expected",
             fix="Pass probabilities." if most == 1 else "Check n_samples.",
         )
+    shares = shares / shares.max()  # the sum of the largest numbers would overflow
     return read, shares / shares.sum()

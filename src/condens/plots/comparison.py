@@ -8,14 +8,15 @@ import torch
 from numpy.typing import ArrayLike
 
 from condens.distributions.checks import as_tensor
-from condens.errors import ShapeError
-from condens.plots.style import BLUE, GREY, axes_or_new, legend, literal
+from condens.errors import KindError, ShapeError
+from condens.plots.style import BLUE, GREY, axes_or_new, leaves_no_figure, legend, literal
 
 if TYPE_CHECKING:
     from matplotlib.artist import Artist
     from matplotlib.axes import Axes
 
 
+@leaves_no_figure
 def differences(
     names: Sequence[str],
     values: ArrayLike,
@@ -41,6 +42,13 @@ def differences(
     >>> axes = differences(["full", "diagonal"], [0.0, -0.62], [0.0, -0.68], [0.0, -0.56],
     ...                    reference="full")
     """
+    if isinstance(names, str) or not isinstance(names, Sequence):
+        raise KindError(
+            "names",
+            got=f"is {names!r}",
+            expected="a list of names was expected",
+            fix="Pass one name for each difference.",
+        )
     table = [
         as_tensor(name, column, torch.empty(0)).detach().double().numpy()
         for name, column in zip(("values", "lower", "upper"), (values, lower, upper), strict=True)

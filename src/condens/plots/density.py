@@ -7,9 +7,9 @@ import numpy as np
 import torch
 
 from condens.distributions import GaussianMixture, Mixture
-from condens.distributions.checks import Numbers
+from condens.distributions.checks import Numbers, as_tensor
 from condens.distributions.dimensions import Dimension, resolve_dimensions
-from condens.errors import ArgumentError, DimensionError
+from condens.errors import ArgumentError, DimensionError, ShapeError
 from condens.plots.grids import (
     LEVEL_DRAWS,
     Array,
@@ -39,7 +39,9 @@ from condens.plots.style import (
     ORANGE,
     axes_or_new,
     density_map,
+    distinct,
     figure_or_new,
+    leaves_no_figure,
     legend,
     percent,
     thinned,
@@ -65,6 +67,7 @@ LEAST_WEIGHT, LEAST_LABELLED = 0.01, 0.03
 DEPTH = 12.0
 
 
+@leaves_no_figure
 def marginal(
     mixtures: Mixtures,
     dim: Dimension | None = None,
@@ -121,6 +124,7 @@ def marginal(
     return axes
 
 
+@leaves_no_figure
 def joint(
     mixture: Mixture,
     dims: Sequence[Dimension] | None = None,
@@ -165,20 +169,20 @@ def joint(
             fix="Pass two of them, or draw all with corner(mixture).",
         )
     wanted = check_coverages(coverages)
+    shown = np.empty((2, 0)) if limits is None else _check_limits(limits)
     point, table = _extras(one, truth, samples)
     axes = axes_or_new(axes, 5.6, 4.8)
     from matplotlib.colors import PowerNorm
 
     plane = one.marginal(places)
-    shown: list[list[float]] = [[], []] if limits is None else [[*ends] for ends in limits]
     x, y = (
         make_grid(
             [one.marginal(d)],
             JOINT_POINTS,
-            np.append(np.array(also, dtype=np.float64), [] if point is None else point[d]),
+            np.append(ends, [] if point is None else point[d]),
             most=MAX_CELLS,
         )
-        for d, also in zip(places, shown, strict=True)
+        for d, ends in zip(places, shown, strict=True)
     )
     heights = plane_log_density(plane, x, y)
     axes.pcolormesh(
@@ -205,10 +209,11 @@ def joint(
     set_axis(axes, "x", label_of(one, places[0]), x)
     set_axis(axes, "y", label_of(one, places[1]), y)
     if limits is not None:
-        axes.set(xlim=limits[0], ylim=limits[1])
+        axes.set(xlim=shown[0], ylim=shown[1])
     return axes
 
 
+@leaves_no_figure
 def corner(
     mixtures: Mixtures,
     *,
@@ -270,6 +275,7 @@ def corner(
     }
     # Ticks, characters and points of the type that a panel has room for.
     n_ticks, length, font = (3, 22, 9) if size <= 4 else (2, 11, 7)
+    names = distinct([label_of(first, place) for place in places], length)
     mark = ORANGE if len(read) == 1 else DARK
     entries: dict[str, Artist] = {}
     for i, row in enumerate(places):
@@ -285,26 +291,16 @@ def corner(
                 axes.set_ylim(bottom=0)
             else:
                 pair = [column, row]
-                if table is not None:
-                    _dots(axes, table[:, pair])
-                for place, (label, one) in enumerate(read.items()):
-                    plane, x, y = one.marginal(pair), grids[j], grids[i]
-                    heights = plane_log_density(plane, x, y)
-                    levels = levels_of(plane, drawn[label][:, pair], wanted, x, y)
-                    _regions(axes, heights, x, y, levels, place, filled=len(read) == 1)
+                planes = [
+                    (one.marginal(pair), drawn[label][:, pair]) for label, one in read.items()
+                ]
+                _draw_plane(axes, planes, grids[j], grids[i], wanted, _pick(table, pair))
                 if point is not None:
                     _cross(axes, point[pair], mark)
-                set_axis(axes, "y", label_of(first, row), grids[i], n_ticks=n_ticks, length=length)
-            set_axis(axes, "x", label_of(first, column), grids[j], n_ticks=n_ticks, length=length)
-            axes.tick_params(labelsize=font)
-            axes.xaxis.label.set_fontsize(font)
-            axes.yaxis.label.set_fontsize(font)
-            if i < size - 1:
-                axes.set_xlabel("")
-                axes.tick_params(labelbottom=False)
-            if j:
-                axes.set_ylabel("")
-                axes.tick_params(labelleft=False)
+                set_axis(axes, "y", names[i], grids[i], n_ticks=n_ticks, length=length)
+            set_axis(axes, "x", names[j], grids[j], n_ticks=n_ticks, length=length)
+            _trim(axes, font, bottom=i == size - 1, left=not j)
+    figure.align_labels()
     entries.pop("", None)
     title = f"regions: {', '.join(map(percent, sorted(wanted)))}" if size > 1 and wanted else None
     if size == 1:
@@ -312,6 +308,19 @@ def corner(
     else:
         legend(figure, entries, title=title, loc="upper right")
     return figure
+
+
+def _check_limits(limits: Any) -> Array:
+    """Return the ends of both axes [2, 2]."""
+    ends = as_tensor("limits", limits, torch.empty(0)).detach().double().numpy()
+    if ends.shape != (2, 2) or not np.isfinite(ends).all() or (ends[:, 0] == ends[:, 1]).any():
+        raise ShapeError(
+            "limits",
+            got=f"is {limits!r}",
+            expected="two different ends of each of two axes were expected",
+            fix="Pass ((0, 1), (0, 1)), for instance.",
+        )
+    return ends
 
 
 def _extras(mixture: Mixture, truth: Any, samples: Any) -> tuple[Array | None, Array | None]:
@@ -322,6 +331,38 @@ def _extras(mixture: Mixture, truth: Any, samples: Any) -> tuple[Array | None, A
 
 def _column(values: Array | None, place: int) -> Array | None:
     return None if values is None else np.atleast_1d(values[..., place])
+
+
+def _pick(table: Array | None, pair: list[int]) -> Array | None:
+    return None if table is None else table[:, pair]
+
+
+def _draw_plane(
+    axes: "Axes",
+    planes: Sequence[tuple[Mixture, torch.Tensor]],
+    x: Grid,
+    y: Grid,
+    coverages: Sequence[float],
+    samples: Array | None,
+) -> None:
+    """Draw the regions of densities of two dimensions, each with draws of it."""
+    if samples is not None:
+        _dots(axes, samples)
+    for place, (plane, drawn) in enumerate(planes):
+        levels = levels_of(plane, drawn, coverages, x, y)
+        heights = plane_log_density(plane, x, y)
+        _regions(axes, heights, x, y, levels, place, filled=len(planes) == 1)
+
+
+def _trim(axes: "Axes", font: float, *, bottom: bool, left: bool) -> None:
+    """Set the size of the type, and leave names and numbers to the panels at the edge."""
+    axes.tick_params(labelsize=font, labelbottom=bottom, labelleft=left)
+    axes.xaxis.label.set_fontsize(font)
+    axes.yaxis.label.set_fontsize(font)
+    if not bottom:
+        axes.set_xlabel("")
+    if not left:
+        axes.set_ylabel("")
 
 
 def _draw_lines(

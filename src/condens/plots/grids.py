@@ -10,10 +10,11 @@ from numpy.typing import NDArray
 from torch import Generator, Tensor
 
 from condens.distributions import Mixture
-from condens.distributions.checks import Numbers, as_tensor, check_coverage
+from condens.distributions.checks import Numbers, as_tensor
 from condens.distributions.dimensions import Dimension, in_order, resolve_dimensions
 from condens.errors import DimensionError, KindError, ShapeError
 from condens.plots.style import MAX_LABEL, check_overlaid, literal
+from condens.scalars import as_levels
 from condens.transforms import Positive, Transform
 
 if TYPE_CHECKING:
@@ -102,7 +103,7 @@ def plain(mixture: Mixture) -> Mixture:
 
 def read_mixtures(name: str, mixtures: Mixtures) -> dict[str, Mixture]:
     """Return mixtures over the same dimensions by their labels; "" for one alone."""
-    if isinstance(mixtures, Mixture):
+    if isinstance(mixtures, Mixture | str) or not isinstance(mixtures, Mapping | Sequence):
         return {"": read_mixture(name, mixtures)}
     given = mixtures if isinstance(mixtures, Mapping) else dict(enumerate(mixtures))
     check_overlaid(name, len(given))
@@ -159,7 +160,7 @@ def read_point(name: str, value: Any, mixture: Mixture) -> Array | None:
     if isinstance(value, Mapping):
         point = np.full(mixture.dimensions, np.nan)
         for dim, entry in value.items():
-            point[resolve(name, dim, mixture)] = float(entry)
+            point[resolve(name, dim, mixture)] = as_tensor(name, entry, mixture.means).item()
         return point
     if hasattr(value, "index") and hasattr(value, "to_frame") and mixture.names is not None:
         value = value.to_frame().T if set(value.index) == set(mixture.names) else value
@@ -330,7 +331,7 @@ def levels_of(plane: Mixture, drawn: Tensor, coverages: Sequence[float], x: Grid
 
 def check_coverages(coverages: Sequence[float]) -> list[float]:
     """Return coverages, each once, the largest first."""
-    return sorted({check_coverage("coverages", one) for one in coverages}, reverse=True)
+    return sorted({*as_levels("coverages", coverages)}, reverse=True)
 
 
 def set_axis(

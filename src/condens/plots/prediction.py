@@ -1,6 +1,6 @@
 """Predictions: densities along a condition, slices, and predicted against observed values."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -8,7 +8,7 @@ import torch
 from numpy.typing import ArrayLike
 
 from condens.distributions import Mixture
-from condens.distributions.checks import as_tensor, check_coverage, check_probabilities
+from condens.distributions.checks import as_tensor, check_coverage
 from condens.distributions.dimensions import Dimension
 from condens.errors import ArgumentError, ShapeError
 from condens.plots.density import marginal
@@ -30,6 +30,7 @@ from condens.plots.style import (
     ORANGE,
     axes_or_new,
     density_map,
+    leaves_no_figure,
     legend,
     literal,
     number,
@@ -37,6 +38,7 @@ from condens.plots.style import (
     thinned,
     white_edge,
 )
+from condens.scalars import as_levels
 
 if TYPE_CHECKING:
     from matplotlib.artist import Artist
@@ -52,6 +54,7 @@ MAX_INTERVALS = 150
 MAX_ROWS = 5000
 
 
+@leaves_no_figure
 def effect(
     mixtures: Mixture,
     values: ArrayLike | Sequence[str],
@@ -88,19 +91,26 @@ def effect(
     positions, texts = _positions("values", values, len(lines))
     order = np.argsort(positions, kind="stable")
     positions, lines = positions[order], lines[torch.from_numpy(order)]
-    levels = check_probabilities(np.array(quantiles, dtype=np.float64)[:, None], lines.means)
-    points = None
-    if data is not None:
-        points = _pairs(data, texts)
+    asked = np.array(as_levels("quantiles", quantiles))
+    levels = torch.from_numpy(asked[:, None])
+    points = None if data is None else _pairs(data, texts)
     axes = axes_or_new(axes, 6.6, 4.2)
     from matplotlib.colors import PowerNorm
 
-    shown = None if points is None else np.quantile(points[:, 1], [0.005, 0.995])
+    shown = None
+    if points is not None and len(points):
+        shown = np.quantile(points[:, 1], [0.005, 0.995])
     grid = make_grid([lines], GRID_POINTS, shown, tail=EFFECT_TAIL)
+    heights, drawn_at = line_density(lines, grid), positions
+    # One value alone is a column of some width.
+    alone = not texts and bool(positions[0] == positions[-1])
+    if alone:
+        half = max(0.5, 1e-3 * abs(float(positions[0])))
+        drawn_at, heights = positions[0] + np.array([-half, half]), heights[:, [0, 0]]
     mesh = axes.pcolormesh(
-        positions,
+        drawn_at,
         grid.points,
-        line_density(lines, grid),
+        heights,
         cmap=density_map(),
         norm=PowerNorm(0.5, vmin=0.0),
         shading="nearest",
@@ -113,8 +123,9 @@ def effect(
     entries: dict[str, Artist] = {}
     for level, curve in zip(levels.ravel().tolist(), found, strict=True):
         style = _quantile_style(level)
-        if texts:
-            drawn: Artist = axes.hlines(curve, positions - 0.35, positions + 0.35, **style)
+        if texts or alone:
+            width = 0.35 if texts else 0.7 * half
+            drawn: Artist = axes.hlines(curve, positions - width, positions + width, **style)
         else:
             (drawn,) = axes.plot(
                 positions, curve, drawstyle="steps-mid" if grid.step else "default", **style
@@ -125,14 +136,17 @@ def effect(
     if texts:
         axes.set_xticks(range(len(texts)), [literal(text, 16) for text in texts])
         axes.set_xlim(-0.5, len(texts) - 0.5)
-    elif positions[0] < positions[-1]:
-        axes.set_xlim(positions[0], positions[-1])
+    else:
+        axes.set_xlim(drawn_at[0], drawn_at[-1])
+    if alone:
+        axes.set_xticks(positions[:1], [number(positions[0])])
     if colorbar:
         axes.figure.colorbar(mesh, ax=axes, label=grid.quantity, pad=0.02)
     legend(axes, entries)
     return axes
 
 
+@leaves_no_figure
 def slices(
     mixture: Mixture,
     dim: Dimension,
@@ -178,12 +192,20 @@ def slices(
             fix="Pass some, or draw all: effect(mixture.condition({b: values}), values, a).",
         )
     label = label_of(one, known)
+    texts = [number(value) for value in found.tolist()]
+    if len(set(texts)) < len(texts):  # values that differ by little
+        found = found.unique()
+        texts = [f"{value!r}".replace("-", "−") for value in found.tolist()]
     parts = {
-        f"given {label} = {number(value)}": plane.condition({1: value}) for value in found.tolist()
+        f"given {label} = {text}": plane.condition({1: value})
+        for text, value in zip(texts, found.tolist(), strict=True)
     }
-    return marginal({**parts, f"any {label}": plane.marginal(0)}, axes=axes)
+    axes = marginal({**parts, f"any {label}": plane.marginal(0)}, axes=axes)
+    axes.set_xlabel(literal(label_of(one, of)))
+    return axes
 
 
+@leaves_no_figure
 def predictions(
     mixtures: Mixture,
     observed: ArrayLike,
@@ -210,7 +232,8 @@ def predictions(
     """
     lines, place, label = _batch("mixtures", mixtures, dim)
     target = as_tensor("observed", observed, lines.means).detach().double()
-    target = target[:, place] if target.dim() == 2 else target
+    if target.dim() == 2 and target.shape[1] == mixtures.dimensions:
+        target = target[:, place]
     if target.shape != lines.batch_shape:
         raise ShapeError(
             "observed",
@@ -284,7 +307,8 @@ def _batch(name: str, mixtures: Mixture, dim: Dimension | None) -> tuple[Mixture
 
 def _positions(name: str, values: Any, count: int) -> tuple[Array, list[str]]:
     """Return where the values lie [n], and the texts of those that are no numbers."""
-    listed = list(values) if not isinstance(values, torch.Tensor | np.ndarray) else values
+    plain = isinstance(values, torch.Tensor | np.ndarray) or not isinstance(values, Iterable)
+    listed = [] if plain else list(values)
     if any(isinstance(value, str) for value in listed):
         positions, texts = np.arange(len(listed), dtype=np.float64), [str(v) for v in listed]
     else:
@@ -301,6 +325,13 @@ def _positions(name: str, values: Any, count: int) -> tuple[Array, list[str]]:
 
 def _pairs(data: Any, texts: list[str]) -> Array:
     """Return dots [S, 2], texts at the position of their column."""
+    if not isinstance(data, Sequence) or len(data) != 2:
+        raise ShapeError(
+            "data",
+            got=f"is a {type(data).__name__}",
+            expected="a pair was expected",
+            fix="Pass (values of the condition, targets).",
+        )
     first, second = data
     if texts:
         places = {text: float(place) for place, text in enumerate(texts)}

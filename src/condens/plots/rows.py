@@ -4,8 +4,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
+import torch
 from numpy.typing import ArrayLike
 
+from condens.distributions.checks import as_tensor
 from condens.errors import ShapeError
 from condens.plots.style import (
     BLUE,
@@ -13,6 +15,7 @@ from condens.plots.style import (
     GREY,
     ORANGE,
     axes_or_new,
+    leaves_no_figure,
     legend,
     literal,
     percent,
@@ -29,6 +32,7 @@ SPREAD_BARS = 40
 MAX_RESIDUALS = 1000
 
 
+@leaves_no_figure
 def residuals(
     mean: ArrayLike,
     spread: ArrayLike,
@@ -74,6 +78,7 @@ def residuals(
     return axes
 
 
+@leaves_no_figure
 def spread_histogram(
     spread: ArrayLike, *, overall: float | None = None, name: str = "", axes: "Axes | None" = None
 ) -> "Axes":
@@ -108,6 +113,7 @@ def spread_histogram(
     return axes
 
 
+@leaves_no_figure
 def coverage_by_bin(
     labels: Sequence[str],
     observed: ArrayLike,
@@ -153,7 +159,10 @@ def coverage_by_bin(
 
 def _columns(**columns: ArrayLike) -> list["np.ndarray[tuple[int], np.dtype[np.float64]]"]:
     """Return columns of numbers, all of one length."""
-    read = [np.asarray(column, dtype=np.float64) for column in columns.values()]
+    read = [
+        as_tensor(name, column, torch.empty(0)).detach().double().numpy()
+        for name, column in columns.items()
+    ]
     for name, column in zip(columns, read, strict=True):
         if column.ndim != 1 or len(column) != len(read[0]):
             raise ShapeError(

@@ -1,10 +1,13 @@
 """Figures, colours and labels of all plots; no setting of matplotlib is changed."""
 
-from typing import TYPE_CHECKING, Literal
+import sys
+from collections.abc import Callable, Sequence
+from functools import wraps
+from typing import TYPE_CHECKING, Literal, ParamSpec, TypeVar
 
 import numpy as np
 
-from condens.errors import ArgumentError
+from condens.errors import ArgumentError, KindError
 
 if TYPE_CHECKING:
     from matplotlib.artist import Artist
@@ -12,6 +15,9 @@ if TYPE_CHECKING:
     from matplotlib.colors import Colormap
     from matplotlib.figure import Figure, SubFigure
     from matplotlib.patheffects import AbstractPathEffect
+
+Given = ParamSpec("Given")
+Drawn = TypeVar("Drawn")
 
 # The colours of Okabe and Ito, distinct to colour-blind readers; their yellow is too pale for
 # lines. The dashes tell them apart in grey.
@@ -49,14 +55,53 @@ def new_figure(width: float, height: float) -> "Figure":
 
 def axes_or_new(axes: "Axes | None", width: float = 6.0, height: float = 4.0) -> "Axes":
     """Return the axes given, or those of a new figure."""
-    return new_figure(width, height).subplots() if axes is None else axes
+    if axes is None:
+        return new_figure(width, height).subplots()
+    if not hasattr(type(axes), "pcolormesh"):
+        raise _no_place(
+            "axes", axes, "ax of fig, ax = plt.subplots(), one of them if there are several"
+        )
+    return axes
 
 
 def figure_or_new(
     figure: "Figure | SubFigure | None", width: float, height: float
 ) -> "Figure | SubFigure":
     """Return the figure given, or a new one."""
-    return new_figure(width, height) if figure is None else figure
+    if figure is None:
+        return new_figure(width, height)
+    if not hasattr(type(figure), "add_gridspec"):
+        raise _no_place("figure", figure, "plt.figure(), or ax.figure")
+    return figure
+
+
+def _no_place(name: str, given: object, example: str) -> KindError:
+    return KindError(
+        name,
+        got=f"is a {type(given).__name__}",
+        expected=f"what matplotlib calls {name} was expected",
+        fix=f"Pass {example}, or leave it out.",
+    )
+
+
+def leaves_no_figure(plot: Callable[Given, Drawn]) -> Callable[Given, Drawn]:
+    """Let a function close the figures of pyplot that it made, if it fails."""
+
+    def known() -> set[int]:
+        pyplot = sys.modules.get("matplotlib.pyplot")
+        return set() if pyplot is None else set(pyplot.get_fignums())
+
+    @wraps(plot)
+    def guarded(*args: Given.args, **options: Given.kwargs) -> Drawn:
+        before = known()
+        try:
+            return plot(*args, **options)
+        except BaseException:
+            for number in known() - before:
+                sys.modules["matplotlib.pyplot"].close(number)
+            raise
+
+    return guarded
 
 
 def density_map() -> "Colormap":
@@ -87,6 +132,21 @@ def literal(text: object, length: int = MAX_LABEL) -> str:
     if len(shown) > length:
         shown = f"{shown[: length // 2]}…{shown[len(shown) - (length - 1) // 2 :]}"
     return shown.translate(_TEX) if rcParams["text.usetex"] else shown.replace("$", r"\$")
+
+
+def distinct(names: Sequence[str], length: int) -> list[str]:
+    """Return names that stay different when they are shortened to a length.
+
+    >>> distinct(["mean radius of cells", "mean width of cells"], 11)
+    ['…radius of cells', '…width of cells']
+    """
+    if len({literal(name, length) for name in names}) == len(set(names)):
+        return list(names)
+    start = next((i for i, c in enumerate(zip(*names, strict=False)) if len({*c}) > 1), 0)
+    parts = [f"…{name[start:]}" for name in names]
+    if len({literal(part, length) for part in parts}) == len(set(names)):
+        return parts
+    return [f"{place}: {name}" for place, name in enumerate(names)]
 
 
 def number(value: float) -> str:

@@ -15,6 +15,7 @@ from condens.plots.style import (
     axes_or_new,
     density_map,
     figure_or_new,
+    leaves_no_figure,
     legend,
 )
 
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure, SubFigure
 
 
+@leaves_no_figure
 def plot_losses(
     train_nll: Sequence[float],
     validation_nll: Sequence[float],
@@ -45,6 +47,7 @@ def plot_losses(
     return axes
 
 
+@leaves_no_figure
 def training_diagnostics(
     epochs: Sequence[Mapping[str, Any]],
     *,

@@ -1,6 +1,5 @@
 """Batches: rows standardised once, and shuffled by seed and epoch alone."""
 
-import hashlib
 from collections.abc import Iterator
 
 import torch
@@ -8,6 +7,7 @@ from torch import Generator, Tensor
 
 from condens.data import Rows
 from condens.nn import DensityNetwork
+from condens.nn.randomness import mixed_seed
 from condens.training.settings import Settings
 
 # Few rows need small batches to get enough steps; beyond the largest a step only costs more.
@@ -53,7 +53,7 @@ class Batches:
         """Yield an epoch's batches from its batch number `start` on."""
         # One gather for the epoch: a slice for each batch costs nothing.
         device = self.rows.target.device
-        generator = Generator(device).manual_seed(_mixed(seed, epoch))
+        generator = Generator(device).manual_seed(mixed_seed(seed, epoch))
         order = torch.randperm(len(self), generator=generator, device=device)
         rows = self.rows.take(order)
         if self.discrete is not None:
@@ -69,11 +69,6 @@ def _slices(rows: Rows, start: int, size: int) -> Iterator[Rows]:
         condition, target = rows.condition[part], rows.target[part]
         weights = None if rows.weights is None else rows.weights[part] / len(target)
         yield Rows(condition, target, weights)
-
-
-def _mixed(seed: int, epoch: int) -> int:
-    """Return a seed for an epoch that differs from those of other epochs and seeds."""
-    return int.from_bytes(hashlib.sha256(f"{seed} {epoch}".encode()).digest()[:7], "little")
 
 
 class Noise:

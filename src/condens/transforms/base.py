@@ -1,5 +1,6 @@
 """`Transform`: the base of the transforms between constrained targets and the real line."""
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -7,13 +8,21 @@ from typing import Any, ClassVar, NoReturn
 
 import torch
 from torch import Tensor
-from torch.distributions import biject_to, transform_to
+from torch.distributions import biject_to, constraints, transform_to
+from torch.distributions import transforms as torch_transforms
 from torch.distributions.constraints import Constraint
 
 from condens.errors import ArgumentError, NoClosedFormError
 from condens.functional import pushforward
 from condens.functional.precision import widen
 from condens.functional.tracing import anywhere
+
+# What to do about values that many rows share, at a bound or at an end of the range.
+ON_A_BOUND = (
+    "A continuous density gives a single value no probability. Leave these rows out and let a "
+    "classifier tell how often they occur, pass 'count' if all are whole numbers, or widen the "
+    "bounds by half the resolution of the measurement if they are only rounded."
+)
 
 
 class Transform(ABC):
@@ -25,11 +34,18 @@ class Transform(ABC):
 
     kind: ClassVar[str]
     discrete: ClassVar[bool] = False
+    # What `from_dict` adds where it is not said.
+    implied: ClassVar[Mapping[str, Any]] = {}
 
     @property
     def exponential(self) -> bool:
         """Whether y grows with the exponential of x."""
         return False
+
+    @property
+    def slope_growth(self) -> float:
+        """The q of dx/dz = exp(½ q x²) Σ exp(a x + c); see `slope_terms`."""
+        return 0.0
 
     @property
     @abstractmethod
@@ -61,11 +77,12 @@ class Transform(ABC):
         """Return log|dx/dz| from x, where z is y itself or, of whole numbers, a point in a cell."""
         x = widen(x)
         terms = [torch.full_like(x, c) + (a * x if a else 0) for a, c in self.slope_terms().items()]
-        return terms[0] if len(terms) == 1 else torch.stack(terms).logsumexp(0)
+        total = terms[0] if len(terms) == 1 else torch.stack(terms).logsumexp(0)
+        return total + 0.5 * self.slope_growth * x.square() if self.slope_growth else total
 
     @abstractmethod
     def slope_terms(self) -> dict[int, float]:
-        """Return {a: c, …} with dx/dz = Σ exp(a x + c), z as in `log_slope_at`."""
+        """Return {a: c, …} with dx/dz = exp(½ q x²) Σ exp(a x + c), z as in `log_slope_at`."""
 
     @abstractmethod
     def mean_log_slope(self, mean: Tensor, deviation: Tensor) -> Tensor:
@@ -123,23 +140,26 @@ class Transform(ABC):
         return y.clamp(torch.nextafter(lower, upper), torch.nextafter(upper, lower))
 
     def check(self, name: str, y: Tensor) -> None:
-        """Refuse values outside the support; NaN passes."""
+        """Refuse values outside the support, and say how many lie on its bounds; NaN passes."""
         bad = ~(self.contains(widen(y)) | y.isnan())
-        if anywhere(bad):
-            where = bad.nonzero()[0].tolist()
-            raise ArgumentError(
-                name,
-                got=f"has {float(y[tuple(where)]):g}" + (f" at index {where}" if where else ""),
-                expected=f"{self.description} were expected",
-                fix="Correct the value, or choose another transform for this dimension.",
-            )
+        if not anywhere(bad):
+            return
+        where, fix = bad.nonzero()[0].tolist(), "Correct the value, or choose another transform."
+        got = f"has {float(y[tuple(where)]):g}" + (f" at index {where}" if where else "")
+        ends = self.from_real(torch.tensor([-torch.inf, torch.inf], dtype=torch.float64)).tolist()
+        seen = widen(y[~y.isnan()])
+        shares = {end: float((seen == end).double().mean()) for end in ends if math.isfinite(end)}
+        crowded = [f"{share:.2%} of the rows on {end:g}" for end, share in shares.items() if share]
+        if crowded and len(seen) > 1:
+            got, fix = f"{got}, and {' and '.join(crowded)}", ON_A_BOUND
+        raise ArgumentError(name, got=got, expected=f"{self.description} were expected", fix=fix)
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain JSON values from which `from_dict` builds an equal transform.
 
         >>> from condens.transforms.kinds import Interval
         >>> Interval(0.0, 10.0).to_dict()
-        {'kind': 'interval', 'lower': 0.0, 'upper': 10.0}
+        {'kind': 'interval', 'lower': 0.0, 'upper': 10.0, 'link': 'probit'}
         """
         return {"kind": self.kind, **asdict(self)}  # type: ignore[call-overload]
 
@@ -152,7 +172,8 @@ class Transform(ABC):
         """
         try:
             rest = dict(values)
-            return TRANSFORMS[rest.pop("kind")](**rest)
+            kind = TRANSFORMS[rest.pop("kind")]
+            return kind(**{**kind.implied, **rest})
         except ArgumentError:
             raise
         except (KeyError, TypeError, ValueError):
@@ -193,6 +214,51 @@ class WholeNumbers(Constraint):
         return f"WholeNumbers(lower_bound={self.lower_bound})"
 
 
+class Between(constraints.interval):
+    """The support of numbers between two bounds as a torch constraint, with its own bijection."""
+
+    def __init__(self, transform: "Transform", lower_bound: float, upper_bound: float) -> None:
+        super().__init__(lower_bound, upper_bound)  # type: ignore[no-untyped-call]
+        self.transform = transform
+
+
+class Bijection(torch_transforms.Transform):
+    """A transform from real numbers to targets, as torch has them: x ↦ from_real(x)."""
+
+    domain = constraints.real
+    bijective = True
+    sign = 1
+
+    def __init__(self, support: Between, cache_size: int = 0) -> None:
+        super().__init__(cache_size=cache_size)
+        self.codomain = support
+        self._support = support
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Bijection) and other._own == self._own
+
+    def __hash__(self) -> int:
+        return hash(self._own)
+
+    def with_cache(self, cache_size: int = 1) -> "Bijection":
+        """Return the same bijection with another cache."""
+        return Bijection(self._support, cache_size)
+
+    def log_abs_det_jacobian(self, x: Tensor, y: Tensor) -> Tensor:  # noqa: ARG002
+        """Return log|dy/dx|."""
+        return -self._own.log_slope_at(x).to(x.dtype)
+
+    @property
+    def _own(self) -> Transform:
+        return self._support.transform
+
+    def _call(self, x: Tensor) -> Tensor:
+        return self._own.nearest(self._own.from_real(x).to(x.dtype))
+
+    def _inverse(self, y: Tensor) -> Tensor:
+        return self._own.to_real(y).to(y.dtype)
+
+
 def _refuse(constraint: WholeNumbers) -> NoReturn:
     raise NoClosedFormError(
         "the support",
@@ -205,3 +271,4 @@ def _refuse(constraint: WholeNumbers) -> NoReturn:
 
 for _registry in (biject_to, transform_to):
     _registry.register(WholeNumbers, _refuse)
+    _registry.register(Between, Bijection)

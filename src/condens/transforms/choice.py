@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from numbers import Number
 from typing import TypeAlias
 
+import torch
 from torch import Tensor
 
 from condens.errors import ArgumentError
@@ -35,7 +36,7 @@ def resolve(spec: TransformLike, name: str = "transform") -> Transform:
     >>> resolve("count")
     Integer(lower=0)
     >>> resolve((0, 100))
-    Interval(lower=0.0, upper=100.0)
+    Interval(lower=0.0, upper=100.0, link='probit')
     """
     if isinstance(spec, Transform):
         return spec
@@ -86,6 +87,44 @@ def spans_decades(values: Tensor) -> bool:
     """
     seen = widen(values[~values.isnan()])
     return propose(seen) == Positive() and float(seen.max()) > 100 * float(seen.median())
+
+
+def spikes(values: Tensor) -> dict[float, float]:
+    """Return the ends of the values' range at which many of them lie, and the share at each.
+
+    An end is a spike if two of a hundred values or more, and five or more, are exactly there, and
+    twice as many as at any value between the ends. Values that are fewer than ten different ones
+    have no spikes: they are labels or levels. NaN is a missing one.
+
+    >>> import torch
+    >>> spikes(torch.cat([torch.zeros(25), torch.linspace(0.1, 5, 75)]))
+    {0.0: 0.25}
+    """
+    seen = widen(values[values.isfinite()])
+    levels, counts = seen.unique(return_counts=True)
+    if len(levels) < 10:
+        return {}
+    least = max(5.0, 0.02 * len(seen), 2.0 * float(counts[1:-1].max()))
+    ends = ((float(levels[i]), int(counts[i])) for i in (0, -1))
+    return {level: count / len(seen) for level, count in ends if count >= least}
+
+
+def on_bounds(values: Tensor) -> dict[float, float]:
+    """Return the share of values at 0 and at 1, if these alone keep `propose` from a bound.
+
+    >>> import torch
+    >>> on_bounds(torch.cat([torch.ones(1), torch.rand(99)]))
+    {1.0: 0.01}
+    """
+    seen = widen(values[values.isfinite()])
+    ends = [
+        end for end in (0.0, 1.0) if len(seen) and end in (float(seen.min()), float(seen.max()))
+    ]
+    inner = seen[~torch.isin(seen, seen.new_tensor(ends))]
+    if propose(seen) != Real() or not isinstance(propose(inner), Positive | Interval):
+        return {}
+    shares = {end: float((seen == end).double().mean()) for end in ends}
+    return {end: round(share, 6) for end, share in shares.items() if share}
 
 
 def _skew(values: Tensor) -> float:

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Generator, Tensor
@@ -11,9 +12,10 @@ from torch.distributions.constraints import Constraint
 from condens.errors import ArgumentError
 from condens.functional import pushforward, scores
 from condens.functional.precision import widen
-from condens.scalars import as_real, as_whole
+from condens.scalars import as_choice, as_real, as_whole
 from condens.transforms import scores as adaptive
-from condens.transforms.base import TRANSFORMS, Transform, WholeNumbers
+from condens.transforms.base import TRANSFORMS, Between, Transform, WholeNumbers
+from condens.transforms.links import LINKS, Link
 
 # Up to here double precision holds every whole number.
 MAX_BOUND = 2**53
@@ -145,17 +147,32 @@ class Positive(Transform):
 
 @dataclass(frozen=True)
 class Interval(Transform):
-    """Numbers between two bounds: x = log((y − lower)/(upper − y)).
+    """Numbers between two bounds: y = lower + (upper − lower) F(x).
+
+    Args:
+        lower, upper: the bounds, which no number reaches.
+        link: "probit" for F = Φ, the distribution function of a standard normal, so that a uniform
+            y is a standard normal x; "logit" for the logistic function F(x) = 1/(1 + e^−x).
+
+    A Gaussian x that is wider than the standard normal has, by the probit, a density of y that
+    grows without limit towards the bounds; by the logit none does.
 
     >>> Interval(0.0, 10.0).from_real(torch.tensor(0.0))
     tensor(5., dtype=torch.float64)
+    >>> Interval(0.0, 1.0, link="logit").to_real(torch.tensor(0.75))
+    tensor(1.0986, dtype=torch.float64)
     """
 
     lower: float
     upper: float
+    link: Literal["probit", "logit"] = "probit"
     kind = "interval"
+    # Files from before there was a choice do not name the link.
+    implied = {"link": "logit"}  # noqa: RUF012  (a constant of the class)
 
     def __post_init__(self) -> None:
+        link = as_choice("link", self.link, tuple(LINKS), fix="Pass one of these words.")
+        object.__setattr__(self, "link", link)
         for name in ("lower", "upper"):
             object.__setattr__(self, name, as_real(name, getattr(self, name), fix=NO_BOUND))
         if not self.lower < self.upper:
@@ -165,7 +182,7 @@ class Interval(Transform):
                 expected=f"it must be above lower, {self.lower!r}",
                 fix="Swap them, or widen the range.",
             )
-        if not math.isfinite(self._width) or math.nextafter(self.lower, self.upper) == self.upper:
+        if not math.isfinite(self.width) or math.nextafter(self.lower, self.upper) == self.upper:
             raise ArgumentError(
                 "upper",
                 got=f"is {self.upper!r}",
@@ -182,10 +199,11 @@ class Interval(Transform):
     @property
     def constraint(self) -> Constraint:
         """The bounds as a torch constraint."""
-        return constraints.interval(self.lower, self.upper)
+        return Between(self, self.lower, self.upper)
 
     @property
-    def _width(self) -> float:
+    def width(self) -> float:
+        """The distance of the bounds."""
         return self.upper - self.lower
 
     def contains(self, y: Tensor) -> Tensor:
@@ -193,48 +211,65 @@ class Interval(Transform):
         return (y > self.lower) & (y < self.upper)
 
     def to_real(self, y: Tensor) -> Tensor:
-        """Return log((y − lower)/(upper − y))."""
+        """Return F⁻¹((y − lower)/(upper − lower))."""
         y = widen(y)
-        return (y - self.lower).log() - (self.upper - y).log()
+        return self._link.quantile(y - self.lower, self.upper - y)
 
     def from_real(self, x: Tensor) -> Tensor:
         """Return the value, counted from the bound that is nearer."""
         x = widen(x)
-        inwards = self._width * torch.sigmoid(-x.abs())
-        return torch.where(x < 0, self.lower + inwards, self.upper - inwards)
+        low = x < 0
+        return self._counted(self._link.cdf(torch.where(low, x, -x)), low)
+
+    @property
+    def slope_growth(self) -> float:
+        """That of the link."""
+        return self._link.slope_growth
 
     def slope_terms(self) -> dict[int, float]:
-        """Return those of (2 + e^x + e^−x)/(upper − lower)."""
-        unit = -math.log(self._width)
-        return {0: math.log(2) + unit, 1: unit, -1: unit}
+        """Return those of the link, over upper − lower."""
+        unit = math.log(self.width)
+        return {a: c - unit for a, c in self._link.slope_terms.items()}
 
     def mean_log_slope(self, mean: Tensor, deviation: Tensor) -> Tensor:
-        """Return E[log(1 + e^X) + log(1 + e^−X)] − log(upper − lower)."""
-        above, below = (pushforward.softplus_mean(side * mean, deviation) for side in (1, -1))
-        return above + below - math.log(self._width)
+        """Return that of the link − log(upper − lower)."""
+        return self._link.mean_log_slope(mean, deviation) - math.log(self.width)
 
     def affine(self, scale: float, loc: float) -> tuple[Transform, float, float]:
         """Move the bounds; a negative scale swaps them, and mirrors x."""
         lower, upper = sorted(scale * bound + loc for bound in (self.lower, self.upper))
-        return Interval(lower, upper), math.copysign(1.0, scale), 0.0
+        return Interval(lower, upper, self.link), math.copysign(1.0, scale), 0.0
 
     def crps(self, y: Tensor, logits: Tensor, means: Tensor, factors: Tensor) -> Tensor:
         """Return the integral, by adaptive quadrature; outside, and the distance to the bound."""
-        inside = adaptive.logistic_crps(self.threshold(y), logits, means, factors)
+        link = self._link
+        inside = adaptive.bounded_crps(
+            self.threshold(y), logits, means, factors, rate=link.density, reach=link.reach
+        )
         y = widen(y).squeeze(-1)
-        return self._width * inside + (self.lower - y).relu() + (y - self.upper).relu()
+        return self.width * inside + (self.lower - y).relu() + (y - self.upper).relu()
 
     def mean(self, mean: Tensor, deviation: Tensor) -> Tensor:
-        """Return lower + (upper − lower) E[s(X)] for the logistic function s."""
-        return self.lower + self._width * pushforward.logistic_moments(mean, deviation)[0]
+        """Return lower + (upper − lower) E F(X), counted from the bound that is nearer."""
+        low = mean < 0
+        return self._counted(self._link.mean(torch.where(low, mean, -mean), deviation), low)
 
     def variance(self, mean: Tensor, deviation: Tensor) -> Tensor:
-        """Return (upper − lower)² Var[s(X)]."""
-        return self._width**2 * pushforward.logistic_moments(mean, deviation)[1]
+        """Return (upper − lower)² Var F(X)."""
+        return self.width**2 * self._link.variance(mean, deviation)
 
     def coefficients(self, mean: Tensor, deviation: Tensor) -> Tensor:
-        """Return those of the scaled logistic function."""
-        return self._width * pushforward.logistic_coefficients(mean, deviation)
+        """Return those of F, scaled."""
+        return self.width * self._link.coefficients(mean, deviation)
+
+    @property
+    def _link(self) -> Link:
+        return LINKS[self.link]
+
+    def _counted(self, share: Tensor, low: Tensor) -> Tensor:
+        """Return the value at a share of the width from the lower bound, or from the upper one."""
+        inwards = self.width * share
+        return torch.where(low, self.lower + inwards, self.upper - inwards)
 
 
 @dataclass(frozen=True)

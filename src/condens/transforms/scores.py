@@ -19,8 +19,6 @@ from condens.functional.precision import widen
 
 # Ends of the first pieces, in deviations from each mean: within a piece no part of F is narrow.
 _ENDS = (0.0, 2.0, 5.0, 10.0, 20.0, 38.0)
-# Beyond this x the logistic function is as good as 0 or 1.
-_REACH = 745.0
 # How far the two rules may differ on a piece, relative to the score.
 _TOLERANCE = 1e-11
 # Pieces of a piece: double precision has no more halves.
@@ -30,15 +28,27 @@ _ROWS_PER_BLOCK = 256
 _FEW, _DEGREE = 64, 10
 
 
-def logistic_crps(target: Tensor, logits: Tensor, means: Tensor, factors: Tensor) -> Tensor:
-    """Return the CRPS of s(X), s the logistic function, for a one-dimensional mixture of X.
+def bounded_crps(
+    target: Tensor,
+    logits: Tensor,
+    means: Tensor,
+    factors: Tensor,
+    *,
+    rate: Callable[[Tensor], Tensor],
+    reach: float,
+) -> Tensor:
+    """Return the CRPS of a share F(X) for a one-dimensional mixture of X.
 
-    The target is given as its x, and ±inf where it is at an end of the support, or beyond.
+    Args:
+        target: as its x, and ±inf where it is at an end of the support, or beyond.
+        rate: F′, of width one.
+        reach: the x beyond which F is as good as 0 or 1.
+
     Shapes: target [..., 1] → [...], in double precision.
     """
-    within_reach = partial(torch.clamp, min=-_REACH, max=_REACH)
-    # s′ has the width one, whatever those of the components are.
-    ends = [side * end for end in (*_ENDS, _REACH) for side in (-1, 1)]
+    within_reach = partial(torch.clamp, min=-reach, max=reach)
+    # F′ has the width one, whatever those of the components are.
+    ends = [side * end for end in (*_ENDS, reach) for side in (-1, 1)]
     return _in_blocks(
         within_reach(widen(target)),
         logits,
@@ -49,7 +59,7 @@ def logistic_crps(target: Tensor, logits: Tensor, means: Tensor, factors: Tensor
             from_real=within_reach,
             to_real=lambda x: x,
             more_ends=ends,
-            rate=lambda x: torch.sigmoid(x) * torch.sigmoid(-x),
+            rate=rate,
             whole=False,
         ),
     )
