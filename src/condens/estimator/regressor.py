@@ -573,7 +573,7 @@ class MDNRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         from condens.plots import slices
         from condens.plots.grids import resolve
 
-        density = self.predict_dist(X)
+        density = self.predict_dist(X, tail=False)
         known = resolve("given", given, density)
         return slices(density, resolve("target", target, density), known, values, axes=axes)
 
