@@ -126,6 +126,7 @@ ROWS = (
         "nn/",
         "networks: from a condition to a mixture; the FrEIA-compatible block",
         files=(
+            "adjustment",
             "backbones",
             "base",
             "ensemble",
@@ -161,6 +162,7 @@ ROWS = (
         "training/",
         "`train(network, data, settings)` returns a `History`",
         files=(
+            "adjustment",
             "batches",
             "defaults",
             "diagnostics",

@@ -12,7 +12,7 @@ from condens.nn.backbones import MLP, TableMLP
 from condens.nn.base import DensityNetwork
 from condens.nn.heads import HEADS
 from condens.nn.heads.base import CEILING, FLOOR, Head, Parameters
-from condens.nn.initialise import spread
+from condens.nn.initialise import Start, spread
 from condens.scalars import as_choice
 from condens.transforms import Transform
 
@@ -170,6 +170,10 @@ class MixtureNetwork(DensityNetwork):
     def _free_loss(self, condition: Tensor, target: Tensor, weights: Tensor | None) -> Tensor:
         return self.head.loss(self.features(condition), target, weights)
 
+    def components(self, logits: Tensor, start: Start) -> Parameters:
+        """Return components [S] of the head's form."""
+        return self.head.components(logits, start)
+
     def start(self, target: Tensor, generator: Generator) -> None:
         """Place the components on standardised targets."""
         self.head.start_from(
@@ -177,8 +181,9 @@ class MixtureNetwork(DensityNetwork):
         )
 
     def with_components(self, kept: Sequence[int]) -> Self:
-        """Return a copy that has only some of the components."""
+        """Return a copy that has only some of the components, neither spread nor tail."""
         made = copy.deepcopy(self)
+        made.drop_adjustment()
         made.head = self.head.with_components(kept)
         return made
 
