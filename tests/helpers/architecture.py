@@ -129,6 +129,7 @@ ROWS = (
             "adjustment",
             "backbones",
             "base",
+            "embeddings",
             "ensemble",
             "extrapolation",
             "heads/base",

@@ -16,6 +16,7 @@ from condens.functional.estimates import Estimate
 from condens.functional.losses import weighted_sum
 from condens.functional.tracing import anywhere, checks_values
 from condens.nn.adjustment import SCALES, Spread, Tail, surround
+from condens.nn.embeddings import PiecewiseLinear
 from condens.nn.extrapolation import extrapolate
 from condens.nn.heads.base import Head, Parameters
 from condens.nn.initialise import Start
@@ -316,6 +317,9 @@ class DensityNetwork(nn.Module, ABC):
         self.drop_adjustment()
         if self.condition_scaling is not None:
             self.condition_scaling.fit(condition, "condition")
+        for module in self.modules():
+            if isinstance(module, PiecewiseLinear):
+                module.fit(self.standardise_condition(condition))
         generator = Generator().manual_seed(0) if generator is None else generator
         real = self.real_target(target, generator)
         self.target_scaling.fit(real, "target")

@@ -68,6 +68,7 @@ class MixtureNetwork(DensityNetwork):
         depth: int = 2,
         normalise: bool = False,
         dropout: float = 0.0,
+        bins: int = 0,
         floor: float = FLOOR,
         ceiling: float | None = CEILING,
         rank: int | None = None,
@@ -79,8 +80,9 @@ class MixtureNetwork(DensityNetwork):
         """Return an MLP with a head, for vectors of `conditions` and `targets` numbers.
 
         `floor`, `ceiling` and, for the covariance `low_rank`, `rank` are those of the head. With
-        `categories`, as `TableMLP` takes them, the last columns are codes. The `generator` draws
-        the initial weights, torch's by default.
+        `categories`, as `TableMLP` takes them, the last columns are codes. With `bins` the network
+        also reads every number in that many linear pieces, see `PiecewiseLinear`. The `generator`
+        draws the initial weights, torch's by default.
 
         >>> MixtureNetwork.of(3, 40, covariance="low_rank", rank=2)(torch.zeros(1, 3))
         LowRankMixture(batch_shape=[1], n_components=10, dimensions=40, rank=2)
@@ -99,6 +101,7 @@ class MixtureNetwork(DensityNetwork):
             "depth": depth,
             "normalise": normalise,
             "dropout": dropout,
+            "bins": bins,
             "generator": generator,
         }
         backbone = (
