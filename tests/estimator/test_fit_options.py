@@ -39,6 +39,13 @@ def numbered(count=100):
 
 def parts(count=100, groups=None, splitter=None, calibration=0.0, validation=0.1, seed=0):
     """Return the numbers of the rows that are trained on, validated on and calibrated on."""
+    return four_parts(count, groups, splitter, calibration, validation, seed, adjusts=False)[:3]
+
+
+def four_parts(
+    count=100, groups=None, splitter=None, calibration=0.0, validation=0.1, seed=0, adjusts=True
+):
+    """Return the same, and the rows for spread and tail."""
     division = divide(
         numbered(count),
         groups,
@@ -47,8 +54,10 @@ def parts(count=100, groups=None, splitter=None, calibration=0.0, validation=0.1
         validation_fraction=validation,
         validation=None,
         seed=seed,
+        adjusts=adjusts,
     )
-    return [[] if part is None else part.condition[:, 0].int().tolist() for part in division[:3]]
+    found = (division.rows, division.validation, division.calibration, division.adjustment)
+    return [[] if part is None else part.condition[:, 0].int().tolist() for part in found]
 
 
 class TestDivision:
@@ -104,12 +113,66 @@ class TestDivision:
         assert calibration == list(range(80, 100))
 
 
+class TestAdjustmentRows:
+    """Rows for spread and tail, which are in no other part."""
+
+    @pytest.mark.parametrize("calibration", [0.0, 0.2])
+    def test_a_tenth_at_random(self, calibration):
+        found = four_parts(200, calibration=calibration)
+        assert sorted(number for part in found for number in part) == list(range(200))
+        assert [len(part) for part in found] == (
+            [144, 0, 40, 16] if calibration else [180, 0, 0, 20]
+        )
+        assert found == four_parts(200, calibration=calibration)
+        assert found[3] != four_parts(200, calibration=calibration, seed=1)[3]
+
+    def test_below_a_hundred_there_are_none(self):
+        assert [len(part) for part in four_parts(99)] == [99, 0, 0, 0]
+        assert [len(part) for part in four_parts(100)] == [90, 0, 0, 10]
+
+    def test_a_tenth_of_the_groups(self):
+        groups = np.random.default_rng(0).integers(0, 20, 200)
+        found = four_parts(200, groups=groups, calibration=0.2)
+        assert sorted(number for part in found for number in part) == list(range(200))
+        sides = [set(groups[part]) for part in found]
+        assert len(set.union(*sides)) == sum(map(len, sides)) == 20
+        assert len(sides[3]) == 2
+        assert four_parts(200, groups=np.arange(200) % 9)[3] == []
+
+    def test_half_of_what_a_splitter_holds_out(self):
+        rows, validation, _, adjustment = four_parts(splitter=TimeSeriesSplit(4))
+        assert rows == list(range(80))
+        assert sorted(validation + adjustment) == list(range(80, 100))
+        assert len(validation) == len(adjustment) == 10
+        fold = np.where(np.arange(100) % 10 == 3, 0, -1)
+        assert four_parts(splitter=PredefinedSplit(fold))[3] == []
+        groups = np.arange(100) % 16
+        _, validation, _, adjustment = four_parts(groups=groups, splitter=GroupKFold(4))
+        assert not set(groups[validation]) & set(groups[adjustment])
+        assert len(validation) + len(adjustment) == 25
+
+
+def test_no_rows_are_held_out_for_what_is_not_fitted():
+    fixed = Settings(epochs=3, spread=1.1, tail=0.01)
+    for options in ({"settings": fixed}, {"validation_fraction": 0}):
+        model = regressor(**options).fit(X, Y)
+        assert model.history_.rows + model.history_.validation_rows == 240
+        assert model.history_.adjustment.rows == 0
+    model = regressor(settings=fixed).fit(X, Y)
+    assert (model.history_.adjustment.spread, model.history_.adjustment.tail) == (1.1, 0.01)
+    assert float(model.network_.spread.factor) == 1.1
+    assert float(model.network_.tail.weight) == 0.01
+    neither = regressor(settings=Settings(epochs=3, spread=1, tail=0)).fit(X, Y).network_
+    assert neither.spread is neither.tail is None
+
+
 def test_a_splitter_sees_all_rows_and_unobserved_ones_are_left_out():
     y = Y.copy()
     y[[3, 200, 239]] = np.nan
     model = regressor(splitter=TimeSeriesSplit(5)).fit(X, y)
     history = model.history_
-    assert (history.rows, history.validation_rows, history.rows_left_out) == (199, 38, 3)
+    assert (history.rows, history.validation_rows, history.rows_left_out) == (199, 19, 3)
+    assert history.adjustment.rows == 19
 
 
 def test_rows_that_are_held_out_do_not_train():
@@ -126,8 +189,10 @@ def test_rows_that_are_held_out_do_not_train():
 def test_groups_decide_what_is_validated_and_calibrated_on():
     model = regressor(validation_fraction=0.25, calibration_fraction=0.25).fit(X, Y, groups=GROUPS)
     assert model.calibration_.ranks.shape == (60,)
-    assert model.history_.validation_rows == 50  # a quarter of 18 groups, rounded up
-    assert model.history_.rows == 130
+    # A quarter of 24 groups, a tenth of 18, and a quarter of 16.
+    assert model.history_.adjustment.rows == 20
+    assert model.history_.validation_rows == 40
+    assert model.history_.rows == 120
     by_name = pd.Series(GROUPS, index=np.arange(240)[::-1])
     again = regressor(validation_fraction=0.25, calibration_fraction=0.25)
     assert_array_equal(again.fit(X, Y, groups=by_name).predict(X), model.predict(X))
@@ -137,7 +202,8 @@ def test_validation_data_is_validated_on_and_nothing_else():
     model = regressor(epochs=6, settings=None).fit(
         X[:200], Y[:200], validation_data=(X[200:], Y[200:])
     )
-    assert (model.history_.rows, model.history_.validation_rows) == (200, 40)
+    assert (model.history_.rows, model.history_.validation_rows) == (180, 40)
+    model.network_.drop_adjustment()
     expected = -model.score_samples(X[200:], Y[200:]).mean()
     # Trained in single precision.
     assert model.history_.best_nll == pytest.approx(expected, rel=1e-4)
@@ -181,7 +247,7 @@ def test_a_fit_that_goes_on_needs_the_same_rows_again(goes_on, calibration_fract
         regressor(splitter=splitter, warm_start=True).partial_fit(X, Y)  # holds none out
     same = regressor(splitter=KFold(4, shuffle=True, random_state=0), **options)
     fits = [same.fit(X, Y).history_.validation_rows for _ in range(2)]
-    assert fits == ([45, 45] if calibration_fraction else [60, 60])
+    assert fits == ([23, 23] if calibration_fraction else [30, 30])
 
 
 def test_a_calibration_counts_groups():
@@ -303,9 +369,9 @@ def test_plain_parameters_are_those_of_the_settings():
 
 
 def test_validation_fraction():
-    assert regressor(validation_fraction=0.25).fit(X, Y).history_.validation_rows == 60
+    assert regressor(validation_fraction=0.25).fit(X, Y).history_.validation_rows == 54
     assert regressor(validation_fraction=0).fit(X, Y).history_.validation_rows == 0
-    assert regressor().fit(X, Y).history_.validation_rows == 24
+    assert regressor().fit(X, Y).history_.validation_rows == 22
 
 
 def test_learned_attributes():
@@ -315,7 +381,7 @@ def test_learned_attributes():
     assert model.loss_curve_ == [epoch.train_nll for epoch in model.history_.epochs]
     assert model.loss_curve_[-1] < model.loss_curve_[0]
     chosen = regressor("auto").fit(X, Y)
-    assert chosen.n_components_ == chosen.predict_dist(X).n_components
+    assert chosen.n_components_ == chosen.predict_dist(X, tail=False).n_components
     for name in ("n_components_", "n_iter_", "loss_curve_", "n_features_in_", "encoder_"):
         assert not hasattr(regressor(), name)
 
@@ -326,7 +392,9 @@ def test_the_floor_bounds_every_scale(backbone):
     x = rng.normal(size=(300, 1))
     y = 5.0 * x[:, 0]  # a function of x: scales fall to the floor
     low, high = (
-        regressor(1, floor=floor, backbone=backbone, epochs=60, settings=None).fit(x, y)
+        regressor(1, floor=floor, backbone=backbone, settings=Settings(epochs=60, spread=1.0)).fit(
+            x, y
+        )
         for floor in (1e-4, 0.5)
     )
     for model, floor in ((low, 1e-4), (high, 0.5)):

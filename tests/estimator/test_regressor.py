@@ -379,7 +379,8 @@ def test_a_fit_that_fails_leaves_the_model_as_it_was(fitted):
 def test_members_are_averaged_and_differ():
     model = regressor(n_members=3).fit(X, Y)
     assert isinstance(model.network_, Ensemble)
-    assert model.predict_dist(X).n_components == 6
+    assert model.predict_dist(X, tail=False).n_components == 6
+    model.network_.drop_adjustment()
     with torch.no_grad():
         parts = [member(torch.from_numpy(X)) for member in model.network_.members]
     each = torch.stack([part.log_prob(torch.from_numpy(Y)) for part in parts])
@@ -393,9 +394,9 @@ def test_components_are_found():
     x = rng.normal(size=(1500, 1))
     y = np.where(rng.random(1500) < 0.5, -3.0, 3.0) + x[:, 0] + 0.3 * rng.normal(size=1500)
     model = regressor("auto", width=16, settings=Settings(epochs=20)).fit(x, y)
-    assert 2 <= model.predict_dist(x).n_components <= 8
+    assert 2 <= model.predict_dist(x, tail=False).n_components <= 8
     several = regressor("auto", width=8, n_members=2, settings=Settings(epochs=4)).fit(x, y)
-    assert several.predict_dist(x).n_components % 2 == 0
+    assert several.predict_dist(x, tail=False).n_components % 2 == 0
 
 
 def test_backbones():
@@ -487,7 +488,7 @@ def test_what_was_not_observed_is_left_out_of_the_score():
 
 def test_cross_validation_with_missing_targets():
     gaps = np.where(np.random.default_rng(3).random(Y.shape) < 0.2, np.nan, Y)
-    model = regressor(settings=Settings(epochs=60))
+    model = regressor(settings=Settings(epochs=60, spread=1.0, tail=0.001))
     scores = cross_val_score(model, X, gaps, cv=2)
     # R² of the truth is 1 − 0.09/Var(y), 0.96 and 0.93.
     assert scores.min() > 0.8
@@ -816,7 +817,8 @@ def test_questions_that_are_refused(fitted):
 
 def test_history(fitted):
     assert [epoch.epoch for epoch in fitted.history_.epochs] == [0, 1, 2]
-    assert fitted.history_.rows + fitted.history_.validation_rows == 168
+    assert fitted.history_.rows + fitted.history_.validation_rows == 151
+    assert fitted.history_.adjustment.rows == 17
 
 
 def test_the_history_is_drawn_where_pyplot_sees_it(fitted, tmp_path):

@@ -126,8 +126,10 @@ ROWS = (
         "nn/",
         "networks: from a condition to a mixture; the FrEIA-compatible block",
         files=(
+            "adjustment",
             "backbones",
             "base",
+            "embeddings",
             "ensemble",
             "extrapolation",
             "heads/base",
@@ -161,6 +163,7 @@ ROWS = (
         "training/",
         "`train(network, data, settings)` returns a `History`",
         files=(
+            "adjustment",
             "batches",
             "defaults",
             "diagnostics",

@@ -23,6 +23,7 @@ from condens.integrations.onnx import (
     trial_inputs,
 )
 from condens.nn import Ensemble, MixtureNetwork
+from condens.training import Settings, adjust
 from condens.transforms import Integer, Interval, Positive, Real
 
 C = 3
@@ -176,6 +177,43 @@ COVARIANCES = [
     SLOW("isotropic"),
     SLOW("tied"),
 ]
+
+
+def adjusted():
+    """Return a network with a spread and a tail, over a real and a positive target."""
+    network = bounded(network_of(2, "full", 3, transforms=[Real(), Positive()]))
+    x = conditions(network, 100)
+    target = network(x).sample(generator=torch.Generator().manual_seed(5))
+    adjust(network, None, Settings(spread=0.8, tail=0.01), training=(x, target))
+    return network
+
+
+@pytest.mark.parametrize("what", ["log_density", "mixture", "sample"])
+def test_spread_and_tail(what, tmp_path):
+    network = adjusted()
+    export(network, tmp_path / "file.onnx", what)
+    written, x = Written(network, tmp_path / "file.onnx", what), conditions(network, 5)
+    x[-1] += 1e3
+    with torch.no_grad():
+        if what == "log_density":
+            target = torch.tensor([[0.0, 1.0], [1e6, 1.0], [0.0, 1e6], [1.0, 1e-20], [-1e3, 5.0]])
+            agree(written(x, target)[0], -network.nll(x, target), torch.float32)
+            assert -network.nll(x, target).min() < 200
+        elif what == "mixture":
+            logits, means, factors = written(x)
+            assert logits.shape == (5, 3 + 11)
+            base = network(x).base
+            agree(logits.exp(), base.weights, torch.float32)
+            agree(means[:, :3], base.means[:, :3], torch.float32)
+            torch.testing.assert_close(means, base.means, rtol=1e-4, atol=1e-4)
+            agree(factors, base.factors, torch.float32)
+        else:
+            noise = torch.randn(4, 5, 2, generator=torch.Generator().manual_seed(0))
+            drawn = written(x, noise, torch.full((4, 5), 0.9999999))[0]
+            # The last component of the body, not of the tail.
+            base = network(x, tail=False).base
+            real = base.means[:, -1] + triangular.unwhiten(noise, base.factors[:, -1])
+            agree(drawn[..., 0], real[..., 0], torch.float32)
 
 
 @pytest.mark.parametrize("name", [*COVARIANCES, "transforms"])

@@ -204,7 +204,7 @@ class TestFile:
         record = json.loads(metadata["condens"])
         assert record.pop("sha256")
         assert record == {
-            "format": 4,
+            "format": 5,
             "versions": {"condens": condens.__version__, "torch": torch.__version__},
             "document": {
                 "kind": "network",
@@ -233,6 +233,7 @@ class TestFile:
                     "transforms": None,
                     "dtype": "float32",
                     "names": ["lat", "größe"],
+                    "adjustment": [],
                 },
             },
         }

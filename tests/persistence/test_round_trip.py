@@ -25,7 +25,7 @@ from condens.estimator.inputs import Inputs
 from condens.evaluation import Baselines, Calibration, Novelty
 from condens.nn import BACKBONES, HEADS, Ensemble, MixtureNetwork
 from condens.persistence import load, read, save, write
-from condens.training import Epoch, History, Settings
+from condens.training import Adjustment, Epoch, History, Settings
 from condens.transforms import TRANSFORMS
 
 # The failing assertion says where the two differ; making the example smaller takes minutes.
@@ -91,6 +91,8 @@ SETTINGS = {
     "entropy": SCALES,
     "start": st.sampled_from(("data", "zero", "keep")),
     "autocast": TRUTH,
+    "spread": POSITIVE | st.just("fit"),
+    "tail": FRACTIONS | st.just(np.str_("fit")),
     "seed": wholes(-(2**63), 2**64 - 1),
 }
 STRATEGIES = {
@@ -117,6 +119,14 @@ EPOCH = {
     "unexplained_fraction": ANY_REAL,
     "usage": st.lists(ANY_REAL, max_size=3),
 }
+ADJUSTMENT = {
+    "spread": ANY_REAL,
+    "standard_error": ANY_REAL,
+    "tail": ANY_REAL,
+    "nll_before": ANY_REAL,
+    "nll_after": ANY_REAL,
+    "rows": wholes(0, 2**40),
+}
 HISTORY = {
     "epochs": st.lists(st.builds(Epoch, **EPOCH), max_size=3),
     "best_epoch": wholes(-1, 2**40),
@@ -132,6 +142,7 @@ HISTORY = {
     "rows": wholes(0, 2**40),
     "validation_rows": wholes(0, 2**40),
     "rows_left_out": wholes(0, 2**40),
+    "adjustment": st.none() | st.builds(Adjustment, **ADJUSTMENT),
 }
 LAYERS = {
     "width": wholes(1, 6),
@@ -205,6 +216,7 @@ CALIBRATION = {"ranks": None, "levels": None, "weights": None}
 
 KNOWN = {
     Settings: SETTINGS,
+    Adjustment: ADJUSTMENT,
     Epoch: EPOCH,
     History: HISTORY,
     MixtureNetwork: NETWORK,

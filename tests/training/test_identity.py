@@ -40,6 +40,8 @@ OTHER_SETTINGS = {
     "entropy": 0.5,
     "start": "zero",
     "autocast": True,
+    "spread": 1.5,
+    "tail": 0.0,
     "seed": 99,
 }
 OTHER_OPTIONS = {

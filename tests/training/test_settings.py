@@ -18,7 +18,7 @@ FIELDS = {field.name: field for field in dataclasses.fields(Settings)}
 WHOLE = ("epochs", "warmup_steps", "patience", "bound_epochs", "seed", "batch_size")
 REAL = (
     *("learning_rate", "weight_decay", "clip", "average", "validation_fraction", "entropy"),
-    *("condition_noise", "target_noise"),
+    *("condition_noise", "target_noise", "spread", "tail"),
 )
 WORDS = ("schedule", "bound", "start")
 

@@ -1,5 +1,6 @@
 """Parameters of a model: checked by name, and turned into networks and settings."""
 
+import copy
 import os
 import sys
 import warnings
@@ -130,8 +131,9 @@ class Architecture:
     def check_unchanged(self, fitted: DensityNetwork, n_components: int | str | None) -> None:
         """Refuse to go on training a network that the parameters no longer describe."""
         count = n_components if isinstance(n_components, int) else n_components_of(fitted)
-        asked = self.networks(count, generator=Generator()).double()
-        ours, theirs = (set(_leaves(network_to_dict(network))) for network in (asked, fitted))
+        asked, known = self.networks(count, generator=Generator()).double(), copy.deepcopy(fitted)
+        known.drop_adjustment()
+        ours, theirs = (set(_leaves(network_to_dict(network))) for network in (asked, known))
         if ours != theirs:
             raise ArgumentError(
                 "the parameters",

@@ -118,7 +118,12 @@ def _read_targets(y: TableLike, name: str, *, observed: bool = True) -> TargetCo
     return TargetColumns.of(y, name, observed=observed)
 
 
-# Rows held out for validation and calibration.
+# Rows held out for validation, adjustment and calibration.
+
+# Fraction of the rows, or of the groups, that spread and tail are set on, and how many of either
+# there must be: with fewer, training needs them more.
+ADJUSTMENT_FRACTION = 0.1
+MIN_ADJUSTMENT_ROWS, MIN_ADJUSTMENT_GROUPS = 100, 10
 
 
 class Division(NamedTuple):
@@ -130,6 +135,7 @@ class Division(NamedTuple):
 
     rows: Rows
     validation: Rows | None
+    adjustment: Rows | None
     calibration: Rows | None
     rows_left_out: int
     calibration_groups: Tensor | None = None
@@ -144,11 +150,13 @@ def divide(
     validation_fraction: float,
     validation: Rows | None,
     seed: int,
+    adjusts: bool = True,
     again: bool = False,
 ) -> Division:
-    """Hold out rows for calibration, then for validation.
+    """Hold out rows for calibration, then for adjustment if it `adjusts`, then for validation.
 
-    Without splitter and groups the training loop takes validation rows itself, at random. Where
+    Without splitter and groups the training loop takes validation rows itself, at random. A
+    splitter knows of no third part: there half of the validation rows are for adjustment. Where
     the same rows are to be held out `again` in a later fit, a splitter must not draw others.
     """
     random = splitter is None and groups is None
@@ -158,17 +166,31 @@ def divide(
     if again and splitter is not None and (calibration_fraction or validates):
         _check_repeats(rows, groups, splitter)
     apart: Groups | None = None
+    adjustment: Rows | None = None
     if calibration_fraction:
         rows, groups, calibration, apart = _hold_out(
             rows, groups, splitter, calibration_fraction, seed
         )
         count -= len(calibration)
+    if adjusts and splitter is None and _are_enough(rows, groups, 1.0):
+        rows, groups, adjustment, _ = _hold_out(rows, groups, None, ADJUSTMENT_FRACTION, seed)
+        count -= len(adjustment)
     if validates and not random:
-        rows, groups, validation, _ = _hold_out(rows, groups, splitter, validation_fraction, seed)
+        rows, groups, validation, others = _hold_out(
+            rows, groups, splitter, validation_fraction, seed
+        )
         count -= len(validation)
+        if adjusts and splitter is not None and _are_enough(validation, others, 0.2):
+            validation, _, adjustment, _ = _hold_out(validation, others, None, 0.5, seed)
     rows = rows.observed("y")
     numbers = None if apart is None else number_groups(apart)
-    return Division(rows, validation, calibration, count - len(rows), numbers)
+    return Division(rows, validation, adjustment, calibration, count - len(rows), numbers)
+
+
+def _are_enough(rows: Rows, groups: Groups | None, fraction: float) -> bool:
+    """Tell whether a part of the rows may be held out for adjustment, from a fraction of all."""
+    some = groups is None or len(set(groups)) >= fraction * MIN_ADJUSTMENT_GROUPS
+    return some and len(rows) >= fraction * MIN_ADJUSTMENT_ROWS
 
 
 def _last_split(rows: Rows, groups: Groups | None, splitter: Splitter) -> list[NDArray[np.int64]]:

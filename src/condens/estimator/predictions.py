@@ -1,4 +1,7 @@
-"""Predictions as arrays: moments, quantiles, intervals and draws of the predicted densities."""
+"""Predictions as arrays: moments, quantiles, intervals and draws of the predicted densities.
+
+Without the tail, which is there for surprises: only log densities and calibrated intervals have it.
+"""
 
 import warnings
 from collections.abc import Callable, Iterator
@@ -44,15 +47,15 @@ class Predictions:
     flat: bool
 
     @torch.no_grad()
-    def densities(self) -> Mixture:
+    def densities(self, *, tail: bool) -> Mixture:
         """Return the densities of all rows, a batch of n."""
-        found: Mixture = self.network(self.condition)
+        found: Mixture = self.network(self.condition, tail=tail)
         return found
 
-    def blocks(self) -> Iterator[Mixture]:
+    def blocks(self, *, tail: bool = False) -> Iterator[Mixture]:
         """Yield the densities of some rows at a time."""
         for part in self.condition.split(ROWS_PER_BLOCK):
-            yield Predictions(self.network, part, self.flat).densities()
+            yield Predictions(self.network, part, self.flat).densities(tail=tail)
 
     def mean(self) -> Array:
         """Return the means, [n] or [n, D]."""
@@ -85,16 +88,18 @@ class Predictions:
             ends = [part.marginal(dim).interval(coverage) for dim in range(part.dimensions)]
             return _finite(torch.stack([torch.cat(pair, -1) for pair in ends], 1))
 
-        return self._each(ask)
+        return self._each(ask, tail=calibration is not None)
 
     def samples(self, n_samples: int, seed: int) -> Array:
         """Return draws, [S, n] or [S, n, D]."""
-        drawn = self.densities().sample((n_samples,), generator=Generator().manual_seed(seed))
+        drawn = self.densities(tail=False).sample(
+            (n_samples,), generator=Generator().manual_seed(seed)
+        )
         return self._shaped(drawn, 2)
 
     def log_prob(self, target: Tensor) -> Array:
         """Return the log density of the observed entries of each row [n]."""
-        pairs = zip(self.blocks(), target.split(ROWS_PER_BLOCK), strict=True)
+        pairs = zip(self.blocks(tail=True), target.split(ROWS_PER_BLOCK), strict=True)
         return torch.cat([part.observed_log_prob(some) for part, some in pairs]).numpy()
 
     def calibration(self, target: Tensor, seed: int = 0) -> tuple[Array, Array]:
@@ -145,9 +150,9 @@ class Predictions:
         widest = MAX_LOG_SCALE * self.network.target_scaling.scale
         return part.narrowed(torch.where(exponential, widest, torch.inf))
 
-    def _each(self, ask: Callable[[Mixture], Tensor]) -> Array:
+    def _each(self, ask: Callable[[Mixture], Tensor], *, tail: bool = False) -> Array:
         """Ask some rows at a time for answers [n, D, ...]."""
-        return self._shaped(torch.cat([ask(part) for part in self.blocks()]), 1)
+        return self._shaped(torch.cat([ask(part) for part in self.blocks(tail=tail)]), 1)
 
     def _shaped(self, answer: Tensor, axis: int | None) -> Array:
         """Return an array, without the axis of the targets if y had none."""

@@ -51,6 +51,7 @@ from condens.persistence.container import naming, read, write
 from condens.persistence.header import short
 from condens.scalars import as_whole
 from condens.training import Epoch, History, Settings, default_components, default_settings, train
+from condens.training.adjustment import set_adjustment
 from condens.training.interruption import how_far, interruption
 from condens.training.loop import gradients
 from condens.training.selection import MAX_COMPONENTS, reduce_components
@@ -71,6 +72,12 @@ UNCHANGED = (
 PARTIAL_FIT_RATE = 0.1
 
 
+def _adjusts(settings: Settings, validation_data: object) -> bool:
+    """Tell whether rows are to be held out for spread and tail."""
+    fits = "fit" in (settings.spread, settings.tail)
+    return fits and (settings.validation_fraction > 0 or validation_data is not None)
+
+
 class MDNRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     """A mixture density network: p(y | x) as a Gaussian mixture with full covariances.
 
@@ -80,8 +87,8 @@ class MDNRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
             several times the cost.
         covariance: `full`, `diagonal`, `isotropic`, `tied` or `low_rank`.
         rank: of the covariance `low_rank`; 5 by default.
-        floor: smallest scale of a component, in standard deviations of the targets; 0.001 by
-            default. Raise it where components collapse.
+        floor: smallest scale of a component in training, in standard deviations of the targets;
+            0.001 by default. Raise it where components collapse.
         width, depth: of the network's hidden layers.
         dropout: fraction of a hidden layer's outputs set to zero in training.
         n_members: networks whose densities are averaged.
@@ -98,12 +105,15 @@ class MDNRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         calibration_fraction: fraction of the rows, or of the groups, kept from training for
             `calibrate`, where each row, or each group, counts once.
         splitter: a splitter of scikit-learn that decides which rows are held out, such as
-            `TimeSeriesSplit()`: the test rows of its last split, for validation. With a
+            `TimeSeriesSplit()`: the test rows of its last split, for validation, half of them for
+            spread and tail. With a
             `calibration_fraction` above 0 these rows are for calibration, and the splitter
             divides its training rows once more for validation. Its sizes count, not the
             fractions.
         settings: how to train, see `condens.training.Settings`; by default
-            `condens.training.default_settings` of the number of rows. The seed is drawn from
+            `condens.training.default_settings` of the number of rows. Its `spread` and `tail` are
+            set on a tenth of the rows, or of the groups, held out for them: from 100 rows on, or
+            10 groups, if rows are held out for validation too. The seed is drawn from
             `random_state`.
         directory: where `fit` keeps its state: interrupted or killed, the same call continues
             from there and ends with the bytes of an uninterrupted fit. It needs a
@@ -145,7 +155,7 @@ class MDNRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     >>> X = rng.normal(size=(300, 2))
     >>> y = X @ [[1.0, 0.0], [1.0, 2.0]] + 0.1 * rng.normal(size=(300, 2))
     >>> model = MDNRegressor(random_state=0, epochs=20).fit(X, y)
-    >>> model.predict_dist(X[:5])
+    >>> model.predict_dist(X[:5], tail=False)
     GaussianMixture(batch_shape=[5], n_components=3, dimensions=2, covariance='full')
     """
 
@@ -309,16 +319,40 @@ class MDNRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         numbers = None if groups is None else number_groups(read_groups(groups, len(rows)))
         return self._calibrate(self.inputs_.supported(rows), numbers)
 
+    def adjust(
+        self,
+        X: TableLike,  # noqa: N803
+        y: TableLike,
+        sample_weight: ArrayLike | None = None,
+    ) -> Self:
+        """Set spread and tail anew, on rows that were not used in `fit`; drop a calibration.
+
+        `fit` holds out rows for both already. See `condens.training.adjust`.
+        """
+        parameters = check_parameters(self.get_params(deep=False))
+        rows = self.inputs_.supported(self.read_rows(X, y, sample_weight)).observed("y")
+        network = copy.deepcopy(self.network_)
+        wide = network.tail or network.tail_around(rows.target, rows.weights)
+        found = set_adjustment(network, rows, combine_settings(parameters, Settings()), wide)
+        history = replace(self.history_, adjustment=found)
+        references = (self.baselines_, self.novelty_, self.seed_)
+        return self._set(Fitted(self.inputs_, network, history, *references))
+
     # Predicting.
 
-    def predict_dist(self, X: TableLike) -> Mixture:  # noqa: N803
+    def predict_dist(self, X: TableLike, *, tail: bool = True) -> Mixture:  # noqa: N803
         """Return the joint densities of the targets, a batch of n, in the units of y.
+
+        Their last eleven components are the tail, a wide density of all targets of the fit with a
+        small weight, `history_.adjustment.tail`, so that a surprise costs a log-likelihood tens of
+        nats and not thousands. `tail=False` leaves it out, as the other predictions do, plots and
+        draws included; `score_samples` and `predict_region` have it.
 
         As every prediction, it warns of rows of X that are far outside those of the fit (by more
         than half of a column's range). Their densities are finite, and no narrower than at the
         edge of the fitted rows, but no data support them.
         """
-        return self._predictions(X).densities()
+        return self._predictions(X).densities(tail=check_flag("tail", tail))
 
     def predict(
         self,
@@ -354,7 +388,7 @@ class MDNRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         X: TableLike,  # noqa: N803
         quantiles: ArrayLike = (0.05, 0.5, 0.95),
     ) -> Array:
-        """Return quantiles of each target alone, [n, Q] or [n, D, Q]."""
+        """Return quantiles of each target alone, [n, Q] or [n, D, Q], without the tail."""
         return self._predictions(X).quantiles(quantiles)
 
     def predict_interval(
@@ -366,9 +400,9 @@ class MDNRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     ) -> Array:
         """Return intervals with this probability under the model, [n, 2] or [n, D, 2].
 
-        For each target alone, with equal tails. `calibrated` ones hold this fraction of new
-        targets, on average over rows like those of `calibrate`, whether the model is right or
-        not.
+        For each target alone, of the density without its tail, with equal probabilities on both
+        sides. `calibrated` ones hold this fraction of new targets, on average over rows like those
+        of `calibrate`, whether the model is right or not.
         """
         calibration = self._calibration() if check_flag("calibrated", calibrated) else None
         coverage = checks.check_coverage("coverage", coverage)
@@ -388,7 +422,7 @@ class MDNRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         n_samples: int = 1,
         random_state: int | np.random.RandomState | None = None,
     ) -> Array:
-        """Draw targets, [S, n] or [S, n, D]."""
+        """Draw targets, [S, n] or [S, n, D], without the tail."""
         count = as_whole("n_samples", n_samples, 1, fix="Pass 1000, for instance.")
         return self._predictions(X).samples(count, draw_seed(random_state))
 
@@ -445,7 +479,10 @@ class MDNRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         return float(np.mean(scores))
 
     def score_samples(self, X: TableLike, y: TableLike) -> Array:  # noqa: N803
-        """Return the log density of each row of y; of its observed entries, where some are NaN."""
+        """Return the log density of each row of y, of its observed entries where some are NaN.
+
+        That of `predict_dist`, the tail included.
+        """
         rows = self.read_rows(X, y)
         return Predictions(self.network_, rows.condition, flat=False).log_prob(rows.target)
 
@@ -511,7 +548,7 @@ class MDNRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
 
         Of several rows with `overlay`, on top of each other. See `Mixture.plot`.
         """
-        density = self.predict_dist(X)
+        density = self.predict_dist(X, tail=False)
         truth = None if y is None else self.read_rows(X, y).target
         return density.plot(coverages=coverages, truth=truth, overlay=overlay, axes=axes)
 
@@ -536,7 +573,7 @@ class MDNRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         from condens.plots import slices
         from condens.plots.grids import resolve
 
-        density = self.predict_dist(X)
+        density = self.predict_dist(X, tail=False)
         known = resolve("given", given, density)
         return slices(density, resolve("target", target, density), known, values, axes=axes)
 
@@ -573,7 +610,7 @@ class MDNRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         sweep = Sweep.of(self.encoder_, X, column, values, (scaling.lower, scaling.upper))
         found = Predictions(self.network_, sweep.condition, flat=False)
         found.warn_of_extrapolation(self.encoder_.labels)
-        densities = found.densities()
+        densities = found.densities(tail=False)
         dim = resolve("target", target, densities)
         along = sweep.average(densities.marginal(dim))
         seen = None if y is None else (sweep.column, self.read_rows(X, y).target[:, dim])
@@ -594,7 +631,8 @@ class MDNRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         from condens.plots import predictions
 
         observed = self.read_rows(X, y).target
-        return predictions(self.predict_dist(X), observed, target, coverage=coverage, axes=axes)
+        found = self.predict_dist(X, tail=False)
+        return predictions(found, observed, target, coverage=coverage, axes=axes)
 
     def plot_calibration(
         self,
@@ -763,7 +801,7 @@ class MDNRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
 
     def _calibrate(self, rows: Rows, groups: Tensor | None) -> Self:
         found = Predictions(self.network_, rows.condition, flat=False)
-        self.calibration_ = Calibration.of(found.densities(), rows.target, groups)
+        self.calibration_ = Calibration.of(found.densities(tail=True), rows.target, groups)
         return self
 
     def _set(self, fitted: Fitted) -> Self:
@@ -816,6 +854,7 @@ class MDNRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
             validation_fraction=combine_settings(parameters, Settings()).validation_fraction,
             validation=None if validation_data is None else inputs.validation(validation_data),
             seed=seed,
+            adjusts=_adjusts(combine_settings(parameters, Settings()), validation_data),
             again=parameters["warm_start"] or parameters["directory"] is not None,
         )
         references = self._references(inputs, division.rows, keep=keep)
@@ -834,7 +873,12 @@ class MDNRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
             )
         history.rows_left_out = division.rows_left_out
         # In double precision a row has the same density in every batch.
-        self._set(Fitted(inputs, network.cpu().double().eval(), history, *references, seed))
+        network = network.cpu().double().eval()
+        wide = network.tail_around(division.rows.target, division.rows.weights)
+        if keep and self.network_.tail is not None and references[0] is self.baselines_:
+            wide = copy.deepcopy(self.network_.tail)
+        history.adjustment = set_adjustment(network, division.adjustment, settings, wide)
+        self._set(Fitted(inputs, network, history, *references, seed))
         if interrupted.is_set():
             raise KeyboardInterrupt(f"fit was interrupted {how_far(history)}. The model has them.")
         if division.calibration is not None:

@@ -85,16 +85,16 @@ def _energy_scores(network: DensityNetwork, rows: Rows) -> Tensor:
     for number, seen in enumerate(patterns):
         dims = seen.nonzero().flatten().tolist()
         for some in (pattern == number).nonzero().flatten().split(ROWS_PER_BLOCK):
-            density = network(condition[some]).marginal(dims)
+            density = network(condition[some], tail=False).marginal(dims)
             scores[some] = -density.energy_score(target[some][:, dims], generator=generator).value
     return scores
 
 
 log_likelihood_scorer = Scorer("log_likelihood_scorer", _log_likelihoods)
-"""The mean log density of y."""
+"""The mean log density of y, the tail included."""
 
 energy_scorer = Scorer("energy_scorer", _energy_scores)
 """Minus the mean energy score (the CRPS where there is one target), in the units of y.
 
-Of a row's observed targets, where some are missing.
+Of a row's observed targets, where some are missing, and of the density without its tail.
 """

@@ -78,6 +78,10 @@ class Forecast(ABC):
     def log_prob(self, target: Tensor) -> Tensor | None:
         """Return the log density [b] at targets [b, D]; −inf outside the support."""
 
+    def level(self, target: Tensor, log_prob: Tensor) -> Tensor:  # noqa: ARG002
+        """Return the log density [b] that is comparable with `log_prob_at`; most have one only."""
+        return log_prob
+
     def log_prob_at(self, draws: Tensor) -> Tensor | None:
         """Return the log densities [S, b] at draws."""
         if not self.has_density:
@@ -137,10 +141,15 @@ def randomised_rank(before: Tensor, equal: Tensor, draws: Tensor, generator: Gen
 
 
 class MixtureForecast(Forecast):
-    """Mixtures [b]: every answer but the draws is exact."""
+    """Mixtures [b]: every answer but the draws is exact.
 
-    def __init__(self, mixture: Mixture) -> None:
-        self.mixture = mixture
+    Args:
+        mixture: that all answers come from but one.
+        tailed: the same with a tail, for `log_prob`; None where there is no tail.
+    """
+
+    def __init__(self, mixture: Mixture, tailed: Mixture | None = None) -> None:
+        self.mixture, self.tailed = mixture, tailed
 
     @property
     def dimensions(self) -> int:
@@ -157,11 +166,15 @@ class MixtureForecast(Forecast):
 
     def take(self, rows: Tensor) -> "MixtureForecast":
         """Return the mixtures of some rows."""
-        return MixtureForecast(self.mixture[rows])
+        return self._each(lambda mixture: mixture[rows])
 
     def marginal(self, dims: Sequence[int]) -> "MixtureForecast":
         """Return the exact marginals."""
-        return MixtureForecast(self.mixture.marginal(list(dims)))
+        return self._each(lambda mixture: mixture.marginal(list(dims)))
+
+    def _each(self, change: Callable[[Mixture], Mixture]) -> "MixtureForecast":
+        tailed = None if self.tailed is None else change(self.tailed)
+        return MixtureForecast(change(self.mixture), tailed)
 
     def sample(self, n_samples: int, generator: Generator) -> Tensor:
         """Draw [S, b, D]."""
@@ -169,8 +182,12 @@ class MixtureForecast(Forecast):
         return drawn.clamp(-MAX_DRAW, MAX_DRAW)
 
     def log_prob(self, target: Tensor) -> Tensor:
-        """Return the log density [b]."""
-        return self.mixture.log_prob(target)
+        """Return the log density [b], the tail included."""
+        return (self.mixture if self.tailed is None else self.tailed).log_prob(target)
+
+    def level(self, target: Tensor, log_prob: Tensor) -> Tensor:
+        """Return the log density [b] without the tail, which is never drawn from."""
+        return log_prob if self.tailed is None else self.mixture.log_prob(target)
 
     def log_prob_at(self, draws: Tensor) -> Tensor:
         """Return the log densities [S, b] at draws, by the fused kernel where it takes them."""
@@ -231,15 +248,16 @@ class MixtureForecast(Forecast):
         ):
             return None if self.dimensions > 1 else CellForecast(self, self._cdf)
         moved = [whole and not transform.discrete for transform, whole in pairs]
-        base = self.mixture.base if isinstance(self.mixture, TransformedMixture) else self.mixture
-        # A whole number is the cell from it to the next one.
-        shifted = base.affine(1.0, torch.tensor(moved).double() / 2)
-        return MixtureForecast(
-            TransformedMixture(
-                shifted,
-                [Integer() if new else old for old, new in zip(own, moved, strict=True)],
-            )
-        )
+        transforms = [Integer() if new else old for old, new in zip(own, moved, strict=True)]
+
+        def change(mixture: Mixture) -> Mixture:
+            base = mixture.base if isinstance(mixture, TransformedMixture) else mixture
+            assert isinstance(base, GaussianMixture)  # as that of the mixture, above
+            # A whole number is the cell from it to the next one.
+            shifted = base.affine(1.0, torch.tensor(moved).double() / 2)
+            return TransformedMixture(shifted, transforms)
+
+        return self._each(change)
 
     def _cdf(self, target: Tensor) -> Tensor:
         return self.mixture.cdf(target).unsqueeze(-1)

@@ -222,7 +222,13 @@ def _network_forecast(network: DensityNetwork, condition: Tensor) -> Callable[[T
 
     def ask(rows: Tensor) -> Forecast:
         with torch.no_grad(), _evaluating(network):
-            return of_distribution(network(condition[rows].to(place)))
+            read = condition[rows].to(place)
+            found = of_distribution(network(read, tail=False))
+            if network.tail is not None and isinstance(found, MixtureForecast):
+                whole = of_distribution(network(read))
+                assert isinstance(whole, MixtureForecast)  # as that without the tail
+                found.tailed = whole.mixture
+            return found
 
     return ask
 

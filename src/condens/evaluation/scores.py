@@ -153,7 +153,8 @@ def _score_complete(
     around = None if density is None else forecast.log_prob_at(draws)
     if density is not None and around is not None:
         result["entropy"] = -around.mean(0)
-        above, equal = (around > density).sum(0), (around == density).sum(0)
+        level = forecast.level(target, density)
+        above, equal = (around > level).sum(0), (around == level).sum(0)
         result["hpd_coverage"] = randomised_rank(above, equal, draws, generator)
     quantiles = forecast.quantiles(torch.tensor(questions.levels, dtype=torch.float64), draws)
     asked = torch.tensor(questions.quantiles, dtype=torch.float64)

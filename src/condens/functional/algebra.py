@@ -57,6 +57,14 @@ class Parameters(NamedTuple):
         centre = means * scale + loc.unsqueeze(-2)
         return Parameters(logits, centre, rescale(factors, scale)).to(self.means.dtype)
 
+    def scaled(self, scale: Tensor) -> "Parameters":
+        """Return the mixture with covariances SΣS, S = diag(scale); weights and means stay.
+
+        Shapes: scale [D], above zero.
+        """
+        factors = rescale(*widen(self.factors, scale)).to(self.factors.dtype)
+        return self._replace(factors=factors)
+
 
 def marginal(logits: Tensor, means: Tensor, factors: Tensor, dims: Sequence[int]) -> Parameters:
     """Return the mixture of x[dims], in the order asked for.

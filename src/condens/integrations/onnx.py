@@ -101,10 +101,10 @@ class Graph(nn.Module, ABC):
     def forward(self, *inputs: Tensor) -> Tensor | tuple[Tensor, ...]:
         """Return the answer."""
 
-    def _standard(self, condition: Tensor) -> Parameters:
+    def _standard(self, condition: Tensor, *, tail: bool = True) -> Parameters:
         """Return the mixtures of standardised targets, in double precision."""
         read = self.network.standardise_condition(condition)
-        return self.network.parameters_of(read).to(torch.float64)
+        return self.network.parameters_of(read, tail=tail).to(torch.float64)
 
 
 class LogDensity(Graph):
@@ -159,7 +159,7 @@ class MixtureParameters(Graph):
 
 
 class Sampler(Graph):
-    """Draws x = μₖ + Ūₖ⁻¹η, with the random numbers as inputs.
+    """Draws x = μₖ + Ūₖ⁻¹η without the tail, with the random numbers as inputs.
 
     The component k is the first whose cumulative weight exceeds the uniform number.
 
@@ -185,7 +185,7 @@ class Sampler(Graph):
         self, condition: Tensor, noise: Tensor, uniform: Tensor
     ) -> Tensor:
         """Return the draws."""
-        logits, means, factors = self._standard(condition)
+        logits, means, factors = self._standard(condition, tail=False)
         cumulative = torch.softmax(logits, -1).cumsum(-1)
         total = cumulative[..., -1:]
         component = (widen(uniform).unsqueeze(-1) * total >= cumulative).sum(-1)
@@ -255,7 +255,7 @@ def export(
             `mixture`: condition → logits [b, K], means [b, K, D] and factors [b, K, T], as
             `GaussianMixture` takes them, of the real coordinates where there are transforms;
             `sample`: condition, standard normal noise [S, b, D], uniform [S, b] → draws
-            [S, b, D].
+            [S, b, D]. The first two have the network's `spread` and `tail`, draws the spread.
         dtype: of inputs, outputs and weights, float32 or float64; the network's by default.
             Standardising and densities are in double precision in both.
         condition: some rows to try the file on; needed where the network has no
@@ -492,7 +492,7 @@ def trial_inputs(graph: Graph, condition: ArrayLike | None) -> tuple[Tensor, ...
         )
     if condition.is_floating_point():
         condition = condition.to(network.dtype)
-    mixture = network(condition)
+    mixture = network(condition, tail=False)
     target = mixture.sample(generator=generator)
     noise = torch.randn(DRAWS_PER_ROW, *target.shape, generator=generator, dtype=network.dtype)
     # In the middle of a component's interval, where rounding cannot choose another.
@@ -522,9 +522,10 @@ def _answers(network: DensityNetwork, given: dict[str, Tensor]) -> tuple[Tensor,
     if "target" in given:
         return (-network.nll(condition, given["target"]),)
     read = network.standardise_condition(condition)
-    real = network.target_scaling.inverse(network.mixture_of(read))
+    tail = "noise" not in given
+    real = network.target_scaling.inverse(network.mixture_of(read, tail=tail))
     logits, means, factors = tuple(real.parameters)
-    if "noise" not in given:
+    if tail:
         return torch.log_softmax(logits, -1), means, factors
     component = pick(given["uniform"].double(), torch.softmax(logits, -1).cumsum(-1))
     means, factors = (tensor[range(len(condition)), component] for tensor in (means, factors))

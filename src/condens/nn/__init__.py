@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING
 
 from condens.nn.backbones import BACKBONES, MLP, TableMLP, backbone_from_dict
 from condens.nn.base import DensityNetwork
+from condens.nn.embeddings import PiecewiseLinear
 from condens.nn.ensemble import Ensemble
 from condens.nn.heads import (
     HEADS,
@@ -44,6 +45,7 @@ __all__ = [
     "IsotropicHead",
     "LowRankHead",
     "MixtureNetwork",
+    "PiecewiseLinear",
     "Standardiser",
     "TableMLP",
     "TiedHead",

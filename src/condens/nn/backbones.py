@@ -14,6 +14,7 @@ from torch import Generator, Tensor, nn
 from condens.errors import ArgumentError
 from condens.functional.tracing import anywhere
 from condens.kernels.checks import check_shape
+from condens.nn.embeddings import PiecewiseLinear
 from condens.nn.randomness import Dropout, linear
 from condens.scalars import as_choice, as_fraction, as_truth, as_whole
 
@@ -39,6 +40,7 @@ class MLP(nn.Module):
         activation: one of `silu`, `relu`, `tanh`, `gelu`.
         normalise: put a `LayerNorm` before the linear layer of every block.
         dropout: fraction of a block's outputs set to zero in training.
+        bins: pieces of a `PiecewiseLinear` embedding of every column, in front; 0 for none.
         generator: draws the initial weights; torch's by default.
 
     Shapes: [b, C] → [b, width].
@@ -58,6 +60,7 @@ class MLP(nn.Module):
         activation: str = "silu",
         normalise: bool = False,
         dropout: float = 0.0,
+        bins: int = 0,
         generator: Generator | None = None,
     ) -> None:
         super().__init__()
@@ -69,6 +72,7 @@ class MLP(nn.Module):
         depth = as_whole("depth", depth, 1, fix="Pass the number of layers, such as 2.")
         normalise = as_truth("normalise", normalise, fix="Pass True for a LayerNorm in each block.")
         dropout = as_fraction("dropout", dropout, fix="Pass 0 for none, or a fraction such as 0.1.")
+        bins = _check_bins(bins)
         self._arguments = {
             "inputs": inputs,
             "width": width,
@@ -76,10 +80,13 @@ class MLP(nn.Module):
             "activation": activation,
             "normalise": normalise,
             "dropout": dropout,
+            "bins": bins,
         }
         act = ACTIVATIONS[activation]
         blocks = [_Block(width, act(), normalise, dropout, generator) for _ in range(depth - 1)]
-        self.layers = nn.Sequential(linear(inputs, width, generator), act(), *blocks)
+        embedding = [PiecewiseLinear(inputs, bins)] if bins else []
+        first = linear(inputs * (1 + bins), width, generator)
+        self.layers = nn.Sequential(*embedding, first, act(), *blocks)
         self.inputs, self.features = inputs, width
 
     def to_dict(self) -> dict[str, Any]:
@@ -127,6 +134,7 @@ class TableMLP(nn.Module):
         activation: its name.
         normalise: put a `LayerNorm` before the linear layer of every block.
         dropout: fraction of a block's outputs set to zero in training.
+        bins: pieces of every column of numbers.
         generator: draws the initial weights; torch's by default.
 
     Shapes: [b, numeric + len(categories)] → [b, width].
@@ -147,6 +155,7 @@ class TableMLP(nn.Module):
         activation: str = "silu",
         normalise: bool = False,
         dropout: float = 0.0,
+        bins: int = 0,
         generator: Generator | None = None,
     ) -> None:
         super().__init__()
@@ -165,8 +174,10 @@ class TableMLP(nn.Module):
         self.embeddings = nn.ParameterList(
             EMBEDDING_SCALE * torch.randn(n, embedding_size(n), generator=generator) for n in known
         )
+        self.bins = _check_bins(bins)
+        self.numbers = PiecewiseLinear(self.numeric, self.bins) if self.bins else None
         self.mlp = MLP(
-            self.numeric + sum(map(embedding_size, known)),
+            self.numeric * (1 + self.bins) + sum(map(embedding_size, known)),
             width,
             depth,
             activation=activation,
@@ -182,6 +193,7 @@ class TableMLP(nn.Module):
         return {
             **options,
             "kind": self.kind,
+            "bins": self.bins,
             "numeric": self.numeric,
             "categories": list(self.categories),
         }
@@ -192,7 +204,10 @@ class TableMLP(nn.Module):
             nn.functional.embedding(codes, torch.cat([known.mean(0, keepdim=True), known]))
             for codes, known in zip(self._codes(condition).unbind(1), self.embeddings, strict=True)
         ]
-        return self.mlp(torch.cat([condition[:, : self.numeric], *vectors], 1))
+        numbers = condition[:, : self.numeric]
+        if self.numbers is not None:
+            numbers = self.numbers(numbers)
+        return self.mlp(torch.cat([numbers, *vectors], 1))
 
     def _codes(self, condition: Tensor) -> Tensor:
         """Return the codes [b, q] as whole numbers; refuse anything else."""
@@ -237,6 +252,10 @@ def backbone_from_dict(values: Mapping[str, Any]) -> MLP | TableMLP:
     """
     options = dict(values)
     return BACKBONES[options.pop("kind")](**options)
+
+
+def _check_bins(bins: int) -> int:
+    return as_whole("bins", bins, 0, fix="Pass the pieces of a column, such as 24, or 0 for none.")
 
 
 def embedding_size(n_categories: int) -> int:

@@ -15,8 +15,11 @@ from condens.errors import NotFiniteError, ShapeError
 from condens.functional.estimates import Estimate
 from condens.functional.losses import weighted_sum
 from condens.functional.tracing import anywhere, checks_values
+from condens.nn.adjustment import SCALES, Spread, Tail, surround
+from condens.nn.embeddings import PiecewiseLinear
 from condens.nn.extrapolation import extrapolate
 from condens.nn.heads.base import Head, Parameters
+from condens.nn.initialise import Start
 from condens.nn.scaling import ConditionScaling, Standardiser
 from condens.scalars import as_whole
 from condens.transforms import Integer, Transform
@@ -37,7 +40,14 @@ class DensityNetwork(nn.Module, ABC):
     columns of the condition are codes of categories, which are neither standardised nor given
     noise. With `transforms`, one for each target, the density is that of constrained targets, a
     `TransformedMixture`.
+
+    Two parts are set after training, by `condens.training.adjust`, and belong to the density from
+    then on: `spread`, one scale for all covariances, and `tail`, a wide density with a small
+    weight; see `condens.nn.adjustment`. Training anew drops them.
     """
+
+    spread: Spread | None
+    tail: Tail | None
 
     def __init__(
         self,
@@ -64,6 +74,8 @@ class DensityNetwork(nn.Module, ABC):
         self.target_scaling = Standardiser(dimensions)
         self.names = None if names is None else tuple(names)
         self.transforms = None if transforms is None else check_transforms(transforms, dimensions)
+        self.register_module("spread", None)
+        self.register_module("tail", None)
 
     @property
     def condition_columns(self) -> int | None:
@@ -98,15 +110,26 @@ class DensityNetwork(nn.Module, ABC):
         return weighted_sum(self._free_nll(condition, target), weights)
 
     @abstractmethod
+    def components(self, logits: Tensor, start: Start) -> Parameters:
+        """Return components [S] of the head's form, whatever the condition."""
+
+    @abstractmethod
     def start(self, target: Tensor, generator: Generator) -> None:
         """Place the components on standardised targets."""
 
-    def parameters_of(self, condition: Tensor) -> Parameters:
+    def parameters_of(self, condition: Tensor, *, tail: bool = True) -> Parameters:
         """Return the parameters of the mixtures of standardised targets.
 
-        `extrapolate` changes those of rows far outside the training rows. Shapes: condition
-        [b, C], standardised.
+        `extrapolate` changes those of rows far outside the training rows; then `spread` scales
+        them, and the `tail` comes last, without which they are those of the body alone. Shapes:
+        condition [b, C], standardised.
         """
+        body = self._extrapolated(condition)
+        if self.spread is not None:
+            body = self.spread(body)
+        return self.tail(body) if tail and self.tail is not None else body
+
+    def _extrapolated(self, condition: Tensor) -> Parameters:
         free, scaling = self.free_parameters(condition), self.condition_scaling
         if scaling is None or scaling.holds(condition):
             return free
@@ -121,32 +144,39 @@ class DensityNetwork(nn.Module, ABC):
         )
         return type(free)(*(a.index_put((rows,), b) for a, b in zip(free, far, strict=True)))
 
-    def mixture_of(self, condition: Tensor) -> Mixture:
+    def mixture_of(self, condition: Tensor, *, tail: bool = True) -> Mixture:
         """Return the mixtures of standardised targets for standardised conditions."""
-        return self.form.mixture(self.parameters_of(condition), self.names)
+        return self.form.mixture(self.parameters_of(condition, tail=tail), self.names)
 
     def standard_nll(self, condition: Tensor, target: Tensor) -> Tensor:
         """Return the negative log-likelihood of each standardised row."""
-        if self.condition_scaling is None or self.condition_scaling.holds(condition):
-            return self._free_nll(condition, target)
-        return self.form.nll_of(self.parameters_of(condition), target)
+        if self.spread is None and self._is_free(condition):
+            body = self._free_nll(condition, target)
+        else:
+            body = self.form.nll_of(self.parameters_of(condition, tail=False), target)
+        return body if self.tail is None else self.tail.nll(body, target)
+
+    def _is_free(self, condition: Tensor) -> bool:
+        """Tell whether `extrapolate` changes nothing at these standardised conditions."""
+        return self.condition_scaling is None or self.condition_scaling.holds(condition)
 
     def standard_loss(
         self, condition: Tensor, target: Tensor, weights: Tensor | None = None
     ) -> Tensor:
         """Return Σ weights · −log p of standardised rows, the mean by default."""
-        if self.condition_scaling is None or self.condition_scaling.holds(condition):
+        if self.spread is None and self.tail is None and self._is_free(condition):
             return self._free_loss(condition, target, weights)
         return weighted_sum(self.standard_nll(condition, target), weights)
 
-    def forward(self, condition: Tensor) -> Mixture:
+    def forward(self, condition: Tensor, *, tail: bool = True) -> Mixture:
         """Return the mixtures, in the original units and the dtype of the condition.
 
+        With `tail=False` without the components of the tail, which come last, if there are any.
         Shapes: condition [b, C], or what the backbone takes → batch shape [b].
         """
         self._check_condition(condition)
         mixture = self.target_scaling.inverse(
-            self.mixture_of(self.standardise_condition(condition))
+            self.mixture_of(self.standardise_condition(condition), tail=tail)
         )
         if self.transforms is not None:
             assert isinstance(mixture, GaussianMixture)  # transforms need triangular heads
@@ -165,13 +195,14 @@ class DensityNetwork(nn.Module, ABC):
         """Estimate what the densities leave open, and how much of it members disagree about.
 
         Of a single network, which nobody disagrees with, the epistemic part is 0 by definition.
-        Some rows at a time. Shapes: condition [b, C] → [b].
+        The tail, which belongs to no member, is left out. Some rows at a time. Shapes: condition
+        [b, C] → [b].
         """
         sizes = self.member_sizes
         count = as_whole("n_samples", n_samples, 2, fix="Pass 1000, for instance.")
         numbers = count * sum(sizes) * (self.dimensions + 2)
         found = [
-            entropies(self(part), sizes, n_samples=count, generator=generator)
+            entropies(self(part, tail=False), sizes, n_samples=count, generator=generator)
             for part in condition.split(max(1, NUMBERS_PER_BLOCK // numbers))
         ]
         columns = zip(*found, strict=True)
@@ -230,6 +261,34 @@ class DensityNetwork(nn.Module, ABC):
             each = each - transform.log_slope_at(column).nan_to_num(nan=0.0)
         return each
 
+    def tail_around(
+        self, target: Tensor, weights: Tensor | None = None, *, weight: float = 0.001
+    ) -> Tail:
+        """Return a tail of some weight around targets; see `condens.nn.adjustment.surround`.
+
+        Shapes: target [n, D], in original units; weights [n].
+        """
+        real = self.real_target(target, Generator(target.device).manual_seed(0))
+        made = surround(self.target_scaling(real), weights, self.transforms, self.target_scaling)
+        return Tail(weight, self.form, self.components(*made))
+
+    def drop_adjustment(self) -> None:
+        """Drop `spread` and `tail`: they were set for other weights."""
+        self.spread = self.tail = None
+
+    def _load_from_state_dict(self, state_dict: Any, prefix: str, *rest: Any) -> None:
+        # As many parts as the state has; those without memory get their tensors next.
+        device = self.target_scaling.scale.device
+        if f"{prefix}spread.factor" not in state_dict:
+            self.spread = None
+        elif self.spread is None:
+            self.spread = Spread().to(device)
+        if f"{prefix}tail.weight" not in state_dict:
+            self.tail = None
+        elif self.tail is None:
+            self.tail = empty_tail(self)
+        super()._load_from_state_dict(state_dict, prefix, *rest)
+
     def extend_range(self, condition: Tensor) -> None:
         """Widen the training range to hold these conditions too; the scales stay."""
         if self.condition_scaling is not None:
@@ -255,8 +314,12 @@ class DensityNetwork(nn.Module, ABC):
         normal.
         """
         self.check(condition, target)
+        self.drop_adjustment()
         if self.condition_scaling is not None:
             self.condition_scaling.fit(condition, "condition")
+        for module in self.modules():
+            if isinstance(module, PiecewiseLinear):
+                module.fit(self.standardise_condition(condition))
         generator = Generator().manual_seed(0) if generator is None else generator
         real = self.real_target(target, generator)
         self.target_scaling.fit(real, "target")
@@ -325,3 +388,11 @@ class DensityNetwork(nn.Module, ABC):
                 expected=f"[rows, {columns}] was expected",
                 fix="Pass one column for each feature.",
             )
+
+
+def empty_tail(network: DensityNetwork) -> Tail:
+    """Return a tail with the shapes that a network's has, for a state to be loaded into."""
+    device, dimensions = network.target_scaling.scale.device, network.dimensions
+    zeros = torch.zeros(len(SCALES), dimensions, dtype=torch.float64, device=device)
+    start = Start(zeros, torch.diag_embed(zeros + 1))
+    return Tail(0.5, network.form, network.components(zeros[:, 0], start)).to(device)

@@ -10,6 +10,7 @@ from torch import Generator, Tensor, nn
 from condens.errors import ArgumentError
 from condens.nn.base import DensityNetwork
 from condens.nn.heads.base import Head, Parameters
+from condens.nn.initialise import Start
 from condens.nn.network import MixtureNetwork
 
 
@@ -18,7 +19,8 @@ class Ensemble(DensityNetwork):
 
     Members are trained together, each on its own loss: one optimiser step serves all, and the
     validation loss is that of the average. They differ in their initial weights and in where their
-    components start.
+    components start. A `spread` and a `tail` are the ensemble's own: those of a member hold where
+    it is used alone.
 
     Args:
         members: networks over the same targets.
@@ -92,6 +94,16 @@ class Ensemble(DensityNetwork):
     def _free_nll(self, condition: Tensor, target: Tensor) -> Tensor:
         each = [member._free_nll(condition, target) for member in self.members]
         return math.log(len(each)) - torch.logsumexp(-torch.stack(each), 0)
+
+    def components(self, logits: Tensor, start: Start) -> Parameters:
+        """Return components [S] of the first member's form."""
+        return self.members[0].components(logits, start)
+
+    def drop_adjustment(self) -> None:
+        """Drop `spread` and `tail`, and those of the members."""
+        super().drop_adjustment()
+        for member in self.members:
+            member.drop_adjustment()
 
     def start(self, target: Tensor, generator: Generator) -> None:
         """Place the components of every member, each by its own draws."""

@@ -12,7 +12,7 @@ from condens.nn.backbones import MLP, TableMLP
 from condens.nn.base import DensityNetwork
 from condens.nn.heads import HEADS
 from condens.nn.heads.base import CEILING, FLOOR, Head, Parameters
-from condens.nn.initialise import spread
+from condens.nn.initialise import Start, spread
 from condens.scalars import as_choice
 from condens.transforms import Transform
 
@@ -68,6 +68,7 @@ class MixtureNetwork(DensityNetwork):
         depth: int = 2,
         normalise: bool = False,
         dropout: float = 0.0,
+        bins: int = 0,
         floor: float = FLOOR,
         ceiling: float | None = CEILING,
         rank: int | None = None,
@@ -79,8 +80,9 @@ class MixtureNetwork(DensityNetwork):
         """Return an MLP with a head, for vectors of `conditions` and `targets` numbers.
 
         `floor`, `ceiling` and, for the covariance `low_rank`, `rank` are those of the head. With
-        `categories`, as `TableMLP` takes them, the last columns are codes. The `generator` draws
-        the initial weights, torch's by default.
+        `categories`, as `TableMLP` takes them, the last columns are codes. With `bins` the network
+        also reads every number in that many linear pieces, see `PiecewiseLinear`. The `generator`
+        draws the initial weights, torch's by default.
 
         >>> MixtureNetwork.of(3, 40, covariance="low_rank", rank=2)(torch.zeros(1, 3))
         LowRankMixture(batch_shape=[1], n_components=10, dimensions=40, rank=2)
@@ -99,6 +101,7 @@ class MixtureNetwork(DensityNetwork):
             "depth": depth,
             "normalise": normalise,
             "dropout": dropout,
+            "bins": bins,
             "generator": generator,
         }
         backbone = (
@@ -170,6 +173,10 @@ class MixtureNetwork(DensityNetwork):
     def _free_loss(self, condition: Tensor, target: Tensor, weights: Tensor | None) -> Tensor:
         return self.head.loss(self.features(condition), target, weights)
 
+    def components(self, logits: Tensor, start: Start) -> Parameters:
+        """Return components [S] of the head's form."""
+        return self.head.components(logits, start)
+
     def start(self, target: Tensor, generator: Generator) -> None:
         """Place the components on standardised targets."""
         self.head.start_from(
@@ -177,8 +184,9 @@ class MixtureNetwork(DensityNetwork):
         )
 
     def with_components(self, kept: Sequence[int]) -> Self:
-        """Return a copy that has only some of the components."""
+        """Return a copy that has only some of the components, neither spread nor tail."""
         made = copy.deepcopy(self)
+        made.drop_adjustment()
         made.head = self.head.with_components(kept)
         return made
 

@@ -34,7 +34,19 @@ REACH = 0.25
 MAX_STANDARDISED = 1e9
 
 
-class Standardiser(nn.Module):
+class Exact(nn.Module):
+    """Base class: buffers stay in double precision, whatever the dtype of the network."""
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Any:
+        # `network.float()` may move these buffers to another device, but must not round them.
+        exact = dict(self.named_buffers(recurse=False))
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        for name, buffer in exact.items():
+            self._buffers[name] = buffer.to(getattr(self, name).device)
+        return self
+
+
+class Standardiser(Exact):
     """Subtract a location and divide by a scale, column by column.
 
     Fitted in double precision and kept in it, whatever the dtype of the network, so that
@@ -100,14 +112,6 @@ class Standardiser(nn.Module):
     def inverse(self, mixture: Mixture) -> Mixture:
         """Return the mixture of location + scale · x, in double precision."""
         return mixture.to(torch.float64).affine(self.scale, self.location)
-
-    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Any:
-        # `network.float()` may move these buffers to another device, but must not round them.
-        exact = dict(self.named_buffers(recurse=False))
-        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
-        for name, buffer in exact.items():
-            self._buffers[name] = buffer.to(getattr(self, name).device)
-        return self
 
 
 class Ends(NamedTuple):

@@ -25,6 +25,8 @@ from condens.nn import (
     backbone_from_dict,
     head_from_dict,
 )
+from condens.nn.adjustment import Spread, Tail
+from condens.nn.base import empty_tail
 from condens.nn.scaling import EMPTY, ConditionScaling, Standardiser
 from condens.persistence.container import naming, read, write
 from condens.persistence.header import canonical, reason, short
@@ -182,6 +184,7 @@ def _describe(network: nn.Module, *, made: bool = False) -> dict[str, Any]:
             "kind": "ensemble",
             "members": [_describe(member, made=made) for member in network.networks],
             "names": None if network.names is None else list(network.names),
+            "adjustment": _describe_adjustment(network),
         }
     # A class derived from these may compute something else.
     if type(network) is not MixtureNetwork:
@@ -203,7 +206,16 @@ def _describe(network: nn.Module, *, made: bool = False) -> dict[str, Any]:
         else [transform.to_dict() for transform in network.transforms],
         "dtype": str(network.dtype).removeprefix("torch."),
         "names": None if network.names is None else list(network.names),
+        "adjustment": _describe_adjustment(network),
     }
+
+
+def _describe_adjustment(network: DensityNetwork) -> list[str]:
+    """Return which parts a network has that are set after training."""
+    for name, kind in (("spread", Spread), ("tail", Tail)):
+        if type(part := getattr(network, name)) not in (kind, type(None)):
+            raise _unknown(name, part, "one that condens.training.adjust makes was expected")
+    return [name for name in ("spread", "tail") if getattr(network, name) is not None]
 
 
 def _build(document: Mapping[str, Any]) -> DensityNetwork:
@@ -211,7 +223,7 @@ def _build(document: Mapping[str, Any]) -> DensityNetwork:
     with torch.device("meta"):
         if document["kind"] == "ensemble":
             members: list[Any] = [_build(member) for member in document["members"]]
-            return Ensemble(members)
+            return _add_adjustment(Ensemble(members), document["adjustment"])
         transforms = document["transforms"]
         network = MixtureNetwork(
             _build_backbone(document["backbone"]),
@@ -222,6 +234,13 @@ def _build(document: Mapping[str, Any]) -> DensityNetwork:
         )
     network.to(_DTYPES[document["dtype"]])
     network.names = check_names(document["names"], network.dimensions)
+    with torch.device("meta"):
+        return _add_adjustment(network, document["adjustment"])
+
+
+def _add_adjustment(network: DensityNetwork, parts: list[str]) -> DensityNetwork:
+    network.spread = Spread() if "spread" in parts else None
+    network.tail = empty_tail(network) if "tail" in parts else None
     return network
 
 
@@ -377,6 +396,10 @@ def _check_scales(network: nn.Module, refuse: Refuse) -> None:
                     got="has bounds that are no range",
                     expected="lower ≤ upper was expected",
                 )
+        if isinstance(module, Spread) and not bool(module.factor > 0):
+            raise refuse(name, got="is not above zero", expected="it multiplies deviations")
+        if isinstance(module, Tail) and not bool((module.weight > 0) & (module.weight < 1)):
+            raise refuse(name, got="has no weight between 0 and 1", expected="it is a part")
 
 
 def _unknown(argument: str, value: object, expected: str) -> ArgumentError:

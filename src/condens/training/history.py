@@ -57,6 +57,29 @@ class Epoch:
 
 
 @dataclass
+class Adjustment:
+    """What `condens.training.adjust` found on held-out rows.
+
+    Args:
+        spread: t, by which the deviations of all components are multiplied.
+        standard_error: of log t as the rows alone suggest it, before it is drawn towards 0; NaN
+            where it was not fitted.
+        tail: ε, the weight of the tail.
+        nll_before: mean negative log-likelihood of the rows without both, in the target's units;
+            NaN where there were no rows.
+        nll_after: the same with both.
+        rows: how many rows were held out for it.
+    """
+
+    spread: float
+    standard_error: float
+    tail: float
+    nll_before: float
+    nll_after: float
+    rows: int
+
+
+@dataclass
 class History:
     """The epochs of a run, the best of them, and its warnings.
 
@@ -70,6 +93,7 @@ class History:
         warning_classes: names of their classes in `condens.errors`.
         rows, validation_rows: how many rows were trained and validated on.
         rows_left_out: rows with no target observed, or with a weight of zero.
+        adjustment: the spread and the tail that were set after training; None for none.
     """
 
     epochs: list[Epoch] = field(default_factory=list)
@@ -81,6 +105,7 @@ class History:
     rows: int = 0
     validation_rows: int = 0
     rows_left_out: int = 0
+    adjustment: Adjustment | None = None
 
     def __repr__(self) -> str:
         """Summarise the run in one line; `table` has the rest.
@@ -143,13 +168,19 @@ class History:
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything as plain values, for JSON, in which NaN and infinity are words."""
-        return {**record_to_dict(self), "epochs": [record_to_dict(epoch) for epoch in self.epochs]}
+        return {
+            **record_to_dict(self),
+            "epochs": [record_to_dict(epoch) for epoch in self.epochs],
+            "adjustment": None if self.adjustment is None else record_to_dict(self.adjustment),
+        }
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "History":
         """Return the history of what `to_dict` returned; anything else is refused by name."""
         history = cls(**record_from_dict(cls, values))
         history.epochs = [Epoch(**record_from_dict(Epoch, epoch)) for epoch in history.epochs]
+        if history.adjustment is not None:
+            history.adjustment = Adjustment(**record_from_dict(Adjustment, history.adjustment))
         for name in history.warning_classes:
             as_choice("warning_classes", name, tuple(_WARNINGS), fix=_FIX)
         if len(history.warning_classes) != len(history.warnings):
@@ -206,4 +237,5 @@ _CHECKS: Mapping[Any, Callable[[str, Any], Any]] = {
     bool: partial(as_truth, fix=_FIX),
     str: lambda name, value: str(_expect(name, value, str, "text")),
     Epoch: lambda _, value: value,
+    Adjustment | None: lambda _, value: value,
 }

@@ -26,6 +26,7 @@ from condens.errors import (
 from condens.nn import DensityNetwork, Head
 from condens.nn.randomness import drawing_from, draws_from_torch, torch_seeded_by
 from condens.scalars import as_real, is_truth
+from condens.training.adjustment import adjust
 from condens.training.batches import Batches, Noise, batch_size
 from condens.training.diagnostics import Diagnosis, diagnose, problems
 from condens.training.history import Epoch, History
@@ -59,6 +60,7 @@ def train(
     settings: Settings | None = None,
     *,
     validation: Data | None = None,
+    adjustment: Data | None = None,
     directory: str | os.PathLike[str] | None = None,
     checkpoint_seconds: float = 10.0,
     callbacks: Callback | Sequence[Callback] = (),
@@ -74,11 +76,14 @@ def train(
 
     Args:
         network: trained in place, also under `torch.no_grad`; it ends in evaluation mode.
-            Parameters without `requires_grad` stay as they are.
+            Parameters without `requires_grad` stay as they are; `spread` and `tail`, if it has
+            some, are dropped.
         data: `Rows`, or (condition, target) or (condition, target, weights). An entry of the
             target that is NaN was not observed; a row with none observed is left out.
         settings: see `Settings`.
         validation: rows to validate on, in place of a fraction of the data.
+        adjustment: rows to set spread and tail on in the end, in neither `data` nor `validation`;
+            see `adjust`. Without them the network gets none.
         directory: where to keep the state of the run. If it holds one already, training goes
             on from there, with the bytes an uninterrupted run would have given.
         checkpoint_seconds: time between two states.
@@ -109,6 +114,9 @@ def train(
     rows = Rows.given(data, "data")
     observed = rows.observed()
     held_out = None if validation is None else Rows.given(validation, "validation").observed()
+    others = None if adjustment is None else Rows.given(adjustment, "adjustment").observed()
+    if others is not None:
+        _check_rows(network, others)
     show = sys.stderr.isatty() if progress is None else progress
     place = nullcontext() if directory is None else RunDirectory(directory)
     with place as opened, gradients(), interruption() as interrupted:
@@ -116,6 +124,8 @@ def train(
         loop.history.rows_left_out = len(rows) - len(observed)
         with drawing_from(network, loop.state.generator):
             history = loop.run(called, Progress(settings.epochs) if show else None)
+        if others is not None:
+            history.adjustment = adjust(network, others, settings, training=observed)
     if warn and interrupted.is_set():
         again = "" if directory is None else " Run the same again to go on."
         warnings.warn(
@@ -142,6 +152,7 @@ class _Loop:
         _check_trainable(network, settings)
         for part in filter(None, (rows, validation)):
             _check_rows(network, part)
+        network.drop_adjustment()
         self.identity = {} if directory is None else identity(network, settings, rows, validation)
         if validation is None and settings.validation_fraction and len(rows) > 1:
             rows, validation = rows.split(settings.validation_fraction, settings.seed)

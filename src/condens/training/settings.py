@@ -49,6 +49,10 @@ class Settings:
         start: `data` places the components on the targets first, `zero` is the report's, and
             `keep` goes on with a network as it is, its scales included.
         autocast: run the backbone in bfloat16.
+        spread: by which the deviations of all components are multiplied after training: a number,
+            1 for none, or "fit", on rows held out for it; see `condens.training.adjust`.
+        tail: weight of a wide density of all training targets beside the network's: a number, 0
+            for none, or "fit", at least 0.001. Both are set where there are rows for `adjust`.
         seed: of everything random, a whole number of 64 bits. The same seed and environment give
             the same bytes.
     """
@@ -70,6 +74,8 @@ class Settings:
     entropy: float = 0.0
     start: Literal["data", "zero", "keep"] = "data"
     autocast: bool = False
+    spread: float | Literal["fit"] = "fit"
+    tail: float | Literal["fit"] = "fit"
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -149,13 +155,15 @@ expected. Pass Settings(epochs=5).
 Check = Callable[..., Any]
 
 
-def _or_rule(name: str, value: Any, *, check: Check, expected: str, fix: str) -> Any:
-    if isinstance(value, str) and value == "rule":
-        return "rule"
+def _or_word(
+    name: str, value: Any, *, word: str = "rule", check: Check, expected: str, fix: str
+) -> Any:
+    if isinstance(value, str) and value == word:
+        return word
     try:
         return check(name, value, fix=fix)
     except ArgumentError:
-        raise refused(name, value, f'{expected}, or "rule", was expected', fix) from None
+        raise refused(name, value, f'{expected}, or "{word}", was expected', fix) from None
 
 
 _FROM_0, _FROM_1 = partial(as_whole, least=0), partial(as_whole, least=1)
@@ -165,11 +173,11 @@ _POSITIVE = partial(
 _NOT_NEGATIVE = partial(
     as_real, expected="a finite number from 0 was expected", fits=lambda x: 0 <= x < math.inf
 )
-_NOISE = partial(_or_rule, check=_NOT_NEGATIVE, expected="a finite number from 0")
+_NOISE = partial(_or_word, check=_NOT_NEGATIVE, expected="a finite number from 0")
 
 _CHECKS: Mapping[str, Check] = {
     "epochs": _FROM_1,
-    "batch_size": partial(_or_rule, check=_FROM_1, expected="a whole number from 1"),
+    "batch_size": partial(_or_word, check=_FROM_1, expected="a whole number from 1"),
     "learning_rate": _POSITIVE,
     "schedule": partial(as_choice, choices=("cosine", "plateau", "constant")),
     "warmup_steps": _FROM_0,
@@ -185,6 +193,8 @@ _CHECKS: Mapping[str, Check] = {
     "entropy": _NOT_NEGATIVE,
     "start": partial(as_choice, choices=("data", "zero", "keep")),
     "autocast": as_truth,
+    "spread": partial(_or_word, word="fit", check=_POSITIVE, expected="a finite number above 0"),
+    "tail": partial(_or_word, word="fit", check=as_fraction, expected="a number from 0 to below 1"),
     # The range of torch's generators.
     "seed": partial(as_whole, least=-(2**63), most=2**64 - 1),
 }

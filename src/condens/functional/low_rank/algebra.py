@@ -47,6 +47,16 @@ class Parameters(NamedTuple):
             loadings * scale.unsqueeze(-1),
         ).to(self.means.dtype)
 
+    def scaled(self, scale: Tensor) -> "Parameters":
+        """Return the mixture with covariances SΣS, S = diag(scale); weights and means stay.
+
+        Shapes: scale [D], above zero.
+        """
+        log_scales, loadings, scale = widen(self.log_scales, self.loadings, scale)
+        return self._replace(
+            log_scales=log_scales + scale.log(), loadings=loadings * scale.unsqueeze(-1)
+        ).to(self.means.dtype)
+
 
 def marginal(
     logits: Tensor, means: Tensor, log_scales: Tensor, loadings: Tensor, dims: Sequence[int]

@@ -52,6 +52,9 @@ class Parameters(Protocol):
     def affine(self, scale: Tensor, loc: Tensor) -> Self:
         """Return the parameters of the mixtures of scale·x + loc."""
 
+    def scaled(self, scale: Tensor) -> Self:
+        """Return the parameters of the mixtures with covariances SΣS, S = diag(scale)."""
+
     def __init__(self, *tensors: Tensor) -> None:
         """Take the tensors in their order."""
 
@@ -135,6 +138,10 @@ class Head(nn.Module, ABC, Generic[P]):
     @abstractmethod
     def parameters_of(self, features: Tensor) -> P:
         """Return the mixtures' parameters."""
+
+    @abstractmethod
+    def components(self, logits: Tensor, start: Start) -> P:
+        """Return components of this form [S], whatever the features; no bound applies to them."""
 
     @staticmethod
     @abstractmethod

@@ -71,8 +71,16 @@ class LowRankHead(Head[Parameters]):
             return -partial_log_prob(target, *parameters)
         return -log_prob(target, *parameters)
 
-    def _scales_from(self, start: Start) -> Tensor:
-        """Return scales and loadings: the r largest principal axes, less the mean of the others."""
+    def components(self, logits: Tensor, start: Start) -> Parameters:
+        """Return components with these variances and the r largest principal axes."""
+        scales, loadings, _ = self._axes(start)
+        return Parameters(logits, start.means, scales.log(), loadings)
+
+    def _axes(self, start: Start) -> tuple[Tensor, Tensor, Tensor]:
+        """Return scales, loadings and eigenvectors, smallest first.
+
+        The loadings are the r largest principal axes, less the mean of the others.
+        """
         values, vectors = torch.linalg.eigh(start.covariances)
         rank = min(self.rank, self.dimensions - 1)
         noise = values[:, : self.dimensions - rank].mean(-1, keepdim=True)
@@ -80,7 +88,11 @@ class LowRankHead(Head[Parameters]):
         loadings = vectors[:, :, self.dimensions - rank :] * length.unsqueeze(-2)
         whole = start.covariances.diagonal(dim1=-2, dim2=-1)
         rest = (whole - loadings.square().sum(-1)).clamp(min=0.01 * whole).sqrt()
+        return rest, loadings, vectors
+
+    def _scales_from(self, start: Start) -> Tensor:
+        rest, loadings, vectors = self._axes(start)
         log_scales = -self._unbounded(-rest.log()).unsqueeze(-1)
         # At zero a loading has no gradient: those beyond D start small.
-        more = 0.01 * vectors[:, :, :1].expand(-1, -1, self.rank - rank)
+        more = 0.01 * vectors[:, :, :1].expand(-1, -1, self.rank - loadings.shape[-1])
         return torch.cat([log_scales, loadings, more], -1).flatten()

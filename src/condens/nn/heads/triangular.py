@@ -33,6 +33,10 @@ class TriangularHead(Head[Parameters]):
         logits, means, scales = self._split(self.linear(features))
         return Parameters(logits, means, self._factors_of(scales))
 
+    def components(self, logits: Tensor, start: Start) -> Parameters:
+        """Return components with these covariances."""
+        return Parameters(logits, start.means, start.factors)
+
     join = staticmethod(algebra.ensemble)
 
     @staticmethod
@@ -97,6 +101,10 @@ class DiagonalHead(TriangularHead):
     def _scale_outputs(self) -> int:
         return self.n_components * self.dimensions
 
+    def components(self, logits: Tensor, start: Start) -> Parameters:
+        """Return components with these variances."""
+        return Parameters(logits, start.means, -start.scales.log())
+
     def _scales_from(self, start: Start) -> Tensor:
         return self._unbounded(-start.scales.log()).flatten()
 
@@ -113,6 +121,12 @@ class IsotropicHead(TriangularHead):
     def _factors_of(self, outputs: Tensor) -> Tensor:
         return bounded_scales(outputs.unsqueeze(-1), 1, self.floor, self.ceiling).expand(
             *outputs.shape, self.dimensions
+        )
+
+    def components(self, logits: Tensor, start: Start) -> Parameters:
+        """Return components with the smallest of the scales: no dimension gets a wider one."""
+        return Parameters(
+            logits, start.means, -start.scales.amin(-1, keepdim=True).log().expand_as(start.means)
         )
 
     def _scales_from(self, start: Start) -> Tensor:

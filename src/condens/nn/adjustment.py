@@ -1,0 +1,157 @@
+"""What a trained network adds to its density: one scale for all covariances, and a tail.
+
+With p the density as it was trained, Σ → t²Σ in every component (`Spread`), and then
+
+    p → (1 − ε) p + ε Σₛ wₛ N(m, s²C),   s = 4⁰ … 4¹⁰,   wₛ ∝ s⁻³                    (`Tail`)
+
+with mean m and covariance C of the training targets: still a Gaussian mixture. The tail decays like
+a Student-t of three degrees of freedom, and adds 1.3 ε variances of the training targets. Both are
+set after training, see `condens.training.adjust`.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from condens.functional.mixture import log_total
+from condens.nn.heads.base import FLOOR, Head, P, Parameters
+from condens.nn.initialise import Start
+from condens.nn.scaling import HEAVY_TAIL_RATIO, Exact, Standardiser
+from condens.transforms import Transform
+
+# The scales s of the tail's components, and the power by which their weights fall.
+SCALES = 4.0 ** torch.arange(11, dtype=torch.float64, device="cpu")
+DECAY = 3.0
+# Part of the covariances between targets that is left out, so that equal targets have a factor.
+RIDGE = 1e-6
+# Deviation of log y from which on a component holds numbers beyond double precision only.
+MAX_LOG_DEVIATION = 27.0
+# Largest log E[Y²] of a component, and log E[Y²] / E[Y]² beyond which it is not computed.
+MAX_LOG_SQUARE, MAX_LOG_RATIO = 700.0, 300.0
+
+
+class Spread(Exact):
+    """One factor t for the deviations of all components: Σ → t²Σ; weights and means stay.
+
+    >>> from condens.functional.algebra import Parameters
+    >>> body = Parameters(torch.zeros(1), torch.zeros(1, 2), torch.tensor([[0.0, 0.0, 3.0]]))
+    >>> Spread(2.0)(body).factors
+    tensor([[-0.6931, -0.6931,  1.5000]])
+    """
+
+    def __init__(self, factor: float = 1.0) -> None:
+        super().__init__()
+        self.factor = nn.Buffer(torch.tensor(factor, dtype=torch.float64))
+
+    def forward(self, body: P) -> P:
+        """Return the parameters with scaled covariances."""
+        return body.scaled(self.factor.expand(body.means.shape[-1]))
+
+
+class Tail(Exact):
+    """A wide density of all training targets, with a small weight ε beside a network's own.
+
+    A target that the network did not foresee then costs about log 1/ε + (3 + D) log r + 2 nats at
+    r training deviations, where a Gaussian's costs grow with r².
+
+    Args:
+        weight: ε, above 0 and below 1.
+        form: of the components, the class of the network's head.
+        components: of the tail, over standardised targets; see `surround`.
+    """
+
+    def __init__(self, weight: float, form: type[Head[Any]], components: Parameters) -> None:
+        super().__init__()
+        self.form, self.kind = form, type(components)
+        self.weight = nn.Buffer(torch.tensor(weight, dtype=torch.float64))
+        tensors = zip(self.kind._fields, components, strict=True)  # type: ignore[attr-defined]
+        for name, tensor in tensors:
+            self.register_buffer(name, tensor.detach().to(torch.float64).contiguous())
+
+    @property
+    def components(self) -> Parameters:
+        """The parameters of the components, of no batch."""
+        fields = self.kind._fields  # type: ignore[attr-defined]
+        return self.kind(*(getattr(self, name) for name in fields))
+
+    @property
+    def _log_weights(self) -> Tensor:
+        """The logarithms of 1 − ε and ε [2]."""
+        return torch.stack([torch.log1p(-self.weight), self.weight.log()])
+
+    def forward(self, body: P) -> P:
+        """Return the parameters of body and tail together."""
+        batch, dtype = body.logits.shape[:-1], body.means.dtype
+        wide = self.kind(*(t.expand(*batch, *t.shape) for t in self.components.to(dtype)))
+        joined: P = self.form.join([body, wide], self._log_weights.to(dtype))
+        return joined
+
+    def nll(self, body: Tensor, target: Tensor) -> Tensor:
+        """Return −log p(target) of each row from that of the body. Shapes: [b], [b, D] → [b]."""
+        own = self.form.nll_of(self.components, target.double())
+        joint = self._log_weights - torch.stack([body.double(), own], -1)
+        return -log_total(joint).to(body.dtype)
+
+
+def surround(
+    target: Tensor,
+    weights: Tensor | None = None,
+    transforms: Sequence[Transform] | None = None,
+    scaling: Standardiser | None = None,
+) -> tuple[Tensor, Start]:
+    """Return the logits, means and covariances of a tail around targets.
+
+    Missing entries are left out; outliers count as 20 deviations, as the targets are standardised
+    by their quartiles where there are such.
+
+    The moments of an exponential target, y = eˣ, grow with exp(s²): there the component at scale s
+    moves down, by the least that keeps E(Y − Ȳ)² ≤ s² Var Ȳ, where Ȳ is the training target, as
+    Gaussian x have it. So the tail adds 1.3 ε training variances to such a target too, and reaches
+    down to 0. With v₁ = Var x and v = s²v₁, the shift a = v − log(b + √(b² + s²(e^v₁ − 1)e^v₁ −
+    e^v₁)), b = exp ½(v₁ − v), solves the quadratic equation for e⁻ᵃ.
+
+    Shapes: target [n, D], standardised; weights [n] → [S], [S, D] and [S, D, D].
+    """
+    centre, covariance = _moments(target.clamp(-HEAVY_TAIL_RATIO, HEAVY_TAIL_RATIO), weights)
+    scales = SCALES.to(target.device)
+    means = centre.expand(len(scales), -1)
+    factors = scales.unsqueeze(-1).expand_as(means)
+    if transforms is not None and scaling is not None:
+        unit = scaling.scale
+        place, deviation = scaling.location + unit * centre, unit * covariance.diagonal().sqrt()
+        exponential = torch.tensor([one.exponential for one in transforms], device=target.device)
+        limit = (MAX_LOG_DEVIATION / deviation).clamp(min=1.0)
+        factors = torch.where(exponential, torch.minimum(factors, limit), factors)
+        shift = _shift(place, deviation, factors)
+        means = torch.where(exponential, means - shift / unit, means)
+    spread = factors.unsqueeze(-1) * covariance * factors.unsqueeze(-2)
+    return -DECAY * scales.log(), Start(means, spread)
+
+
+def _moments(target: Tensor, weights: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Return the mean [D] and the covariance [D, D] of the observed entries."""
+    seen = (~target.isnan()).double()
+    counts = seen if weights is None else seen * weights.double().unsqueeze(-1)
+    # A column that nobody observed has mean 0.
+    total = counts.sum(0).clamp(min=torch.finfo(torch.float64).tiny)
+    centre = (counts * target.nan_to_num(nan=0.0)).sum(0) / total
+    offset = (counts / total).sqrt() * (target - centre).nan_to_num(nan=0.0)
+    # Each column by the rows it has: the variances are right, the matrix is never indefinite.
+    covariance = (1 - RIDGE) * offset.T @ offset
+    variance = offset.square().sum(0)
+    # A constant column has scale one.
+    variance = torch.where(variance > FLOOR**2, variance, 1.0)
+    return centre, covariance + torch.diag(variance - covariance.diagonal())
+
+
+def _shift(place: Tensor, deviation: Tensor, factors: Tensor) -> Tensor:
+    """Return how far the components of x = log y move down; see `surround`. Shapes: → [S, D]."""
+    first, variance = deviation.square(), (factors * deviation).square()
+    ratio = first.clamp(max=MAX_LOG_RATIO).exp()
+    root = (0.5 * (first - variance)).exp()
+    square = root.square() + factors.square() * (ratio - 1) * ratio - ratio
+    shift = variance - (root + square.clamp(min=0.0).sqrt()).log()
+    # Beyond double precision no moment is finite.
+    return torch.maximum(shift, place + variance - 0.5 * MAX_LOG_SQUARE).clamp(min=0.0)

@@ -1,0 +1,355 @@
+"""Spread and tail of a network: the density they make, and where it holds."""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+import torch
+from numpy.testing import assert_allclose
+from scipy import stats
+from torch import Generator, nn
+
+from condens import GaussianMixture
+from condens.nn import HEADS, Ensemble, MixtureNetwork
+from condens.nn.adjustment import DECAY, SCALES, surround
+from condens.nn.scaling import Standardiser
+from condens.persistence import load, save
+from condens.training import Settings, adjust, train
+from condens.transforms import Integer, Interval, Positive, Real
+
+T, EPSILON = 1.3, 0.02
+SETTINGS = Settings(spread=T, tail=EPSILON)
+
+
+def data(dimensions, count=60, seed=0):
+    """Return conditions, and correlated targets of several scales."""
+    generator = Generator().manual_seed(seed)
+    x = torch.randn(count, 2, generator=generator, dtype=torch.float64)
+    noise = torch.randn(count, dimensions, generator=generator, dtype=torch.float64)
+    y = 3 + 10 * (x[:, :1] + noise @ torch.ones(dimensions, dimensions).triu().double())
+    return x, y
+
+
+def adjusted(covariance="full", dimensions=2, *, transforms=None, y=None, settings=SETTINGS):
+    x, targets = data(dimensions)
+    targets = targets if y is None else y
+    network = MixtureNetwork.of(
+        2,
+        dimensions,
+        n_components=3,
+        covariance=covariance,
+        width=8,
+        transforms=transforms,
+        generator=Generator().manual_seed(1),
+    ).double()
+    network.prepare(x, targets)
+    adjust(network, None, settings, training=(x, targets))
+    return network.eval(), x, targets
+
+
+def dense(mixture):
+    """Return weights [K], means [K, D] and covariances [K, D, D] of one mixture."""
+    return (
+        mixture.weights.detach().numpy(),
+        mixture.means.detach().numpy(),
+        mixture.covariance_matrices.detach().numpy(),
+    )
+
+
+@pytest.mark.parametrize("covariance", [name for name in HEADS if name != "low_rank"])
+@pytest.mark.parametrize("dimensions", [1, 2, 3])
+def test_the_density_is_the_documented_one(covariance, dimensions):
+    network, x, y = adjusted(covariance, dimensions)
+    found = network(x[:1])[0]
+    body = network(x[:1], tail=False)[0]
+    network.drop_adjustment()
+    weights, means, covariances = dense(network(x[:1])[0])
+    assert_allclose(dense(body)[1], means, rtol=1e-12)
+    assert_allclose(dense(body)[0], weights, rtol=1e-12)
+    assert_allclose(dense(body)[2], T**2 * covariances, rtol=1e-9)
+    values = y.numpy()
+    wide = np.cov(values.T, bias=True).reshape(dimensions, dimensions)
+    if covariance in ("diagonal", "isotropic"):
+        wide = np.diag(wide.diagonal())  # standardised, all have variance one
+    scales = 4.0 ** np.arange(11)
+    parts = scales**-3.0 / (scales**-3.0).sum()
+    points = np.concatenate([values[:3], values.mean(0) + 1e4 * values.std(0) * np.ones((1, 1))])
+    expected = (1 - EPSILON) * sum(
+        w * stats.multivariate_normal(m, T**2 * c).pdf(points)
+        for w, m, c in zip(weights, means, covariances, strict=True)
+    ) + EPSILON * sum(
+        w * stats.multivariate_normal(values.mean(0), s**2 * wide).pdf(points)
+        for w, s in zip(parts, scales, strict=True)
+    )
+    # A millionth of the covariances between targets is left out.
+    assert_allclose(found.log_prob(torch.from_numpy(points)).exp().detach(), expected, rtol=1e-4)
+
+
+def test_low_rank_has_the_largest_axes():
+    network, x, y = adjusted("low_rank", 4)
+    wide = network.target_scaling.inverse(
+        network.form.mixture(network.tail.components, None)
+    ).covariance_matrices.detach()
+    expected = np.cov(y.numpy().T, bias=True)
+    for scale, covariance in zip(SCALES.numpy(), wide.numpy(), strict=True):
+        assert_allclose(covariance.diagonal(), scale**2 * expected.diagonal(), rtol=1e-9)
+    # With rank 5 for 4 targets only the smallest axis is not exact.
+    assert np.abs(wide[0].numpy() - expected).max() < 0.2 * expected.max()
+    assert network(x).n_components == 14
+
+
+@pytest.mark.parametrize("covariance", HEADS)
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_nll_loss_and_density_agree(covariance, dtype):
+    network, x, y = adjusted(covariance, 3)
+    gaps = y.clone()
+    gaps[::2, 0] = gaps[1::3, 2] = math.nan
+    gaps[5] = y.mean(0) + 1e3 * y.std(0)
+    far = torch.cat([x[:-2], 1e3 * x[-2:]])
+    network.to(dtype)
+    tolerance = 1e-11 if dtype == torch.float64 else 2e-5
+    weights = torch.linspace(0, 1, len(x), dtype=dtype)
+    for condition, target in ((x, y), (x, gaps), (far, gaps)):
+        found = network.nll(condition, target)
+        expected = -network(condition).observed_log_prob(target)
+        assert_allclose(found.detach(), expected.detach(), rtol=tolerance)
+        loss = network.loss(condition, target, weights)
+        assert_allclose(loss.detach(), (weights * found).sum().detach(), rtol=tolerance)
+
+
+@pytest.mark.parametrize(
+    "transforms",
+    [
+        (Positive(), Real()),
+        (Interval(0.0, 1e4), Positive(-1.0)),
+        (Integer(0), Real()),
+    ],
+    ids=str,
+)
+def test_constrained_targets(transforms):
+    x, y = data(2)
+    columns = [
+        one.from_real(0.1 * column) if not isinstance(one, Real) else column
+        for one, column in zip(transforms, (y - 3).unbind(1), strict=True)
+    ]
+    network, x, y = adjusted(transforms=transforms, y=torch.stack(columns, 1))
+    y = y.clone()
+    assert_allclose(network.nll(x, y).detach(), -network(x).log_prob(y).detach(), rtol=1e-9)
+    y[::2, 1] = math.nan
+    assert_allclose(
+        network.nll(x, y).detach(), -network(x).observed_log_prob(y).detach(), rtol=1e-9
+    )
+
+
+def test_an_ensemble_has_its_own():
+    members = [adjusted()[0] for _ in range(2)]
+    nn.init.normal_(members[1].head.linear.weight, std=0.1)
+    x, y = data(2)
+    network = Ensemble(members)
+    bodies = network(x)
+    for member in members:
+        assert member.spread is not None
+    adjust(network, None, SETTINGS, training=(x, y))
+    assert_allclose(
+        network(x, tail=False).covariance_matrices.detach(),
+        T**2 * bodies.covariance_matrices.detach(),
+        rtol=1e-9,
+    )
+    assert network(x).n_components == 6 + 11
+    assert_allclose(network.nll(x, y).detach(), -network(x).log_prob(y).detach(), rtol=1e-10)
+    assert network.entropies(x[:2], n_samples=10).total.value.shape == (2,)
+    network.drop_adjustment()
+    assert all(part.spread is part.tail is None for part in (network, *members))
+
+
+@pytest.mark.parametrize("covariance", ["full", "low_rank"])
+def test_compiled_and_exported(covariance):
+    network, x, y = adjusted(covariance)
+    if covariance == "full":  # the slowest, and the others differ in the head alone
+        compiled = torch.compile(network.nll, backend="eager")(x, y)
+        assert_allclose(compiled.detach(), network.nll(x, y).detach(), rtol=1e-10)
+    exported = torch.export.export(network, (x,), strict=False).module()(x)
+    assert_allclose(exported.log_prob(y).detach(), network(x).log_prob(y).detach(), rtol=1e-10)
+
+
+@pytest.mark.parametrize("transform", [Real(), Positive()], ids=str)
+def test_one_dimension_integrates_to_one(transform):
+    y = transform.from_real(data(1)[1].div(20))
+    network, x, _ = adjusted(
+        dimensions=1, transforms=(transform,), y=y, settings=Settings(tail=0.3)
+    )
+    ends = (-740, 300) if isinstance(transform, Positive) else (-1e4, 1e4)
+    grid = torch.linspace(*ends, 400_001, dtype=torch.float64)
+    value = transform.from_real(grid).unsqueeze(1)
+    log_density = network(x[:1])[0].log_prob(value) - transform.log_slope_at(grid)
+    # Beyond the ends are components with a weight of 0.3 · 64⁻³, half of one of them.
+    assert torch.trapezoid(log_density.exp().detach(), grid) == pytest.approx(1, abs=2e-6)
+
+
+def test_gradients_reach_the_body():
+    network, x, y = adjusted()
+    network.loss(x, y).backward()
+    ours = network.head.linear.weight.grad.clone()
+    network.zero_grad()
+    (-network(x).log_prob(y).mean()).backward()
+    assert_allclose(ours, network.head.linear.weight.grad, rtol=1e-8, atol=1e-12)
+
+
+# What the tail costs.
+
+
+@pytest.mark.parametrize("covariance", HEADS)
+def test_a_surprise_is_affordable(covariance):
+    generator = Generator().manual_seed(0)
+    x, y = (torch.randn(500, n, generator=generator, dtype=torch.float64) for n in (2, 3))
+    y = (y - y.mean(0)) / y.std(0, correction=0)
+    network = MixtureNetwork.of(2, 3, covariance=covariance, width=8).double()
+    network.prepare(x, y)
+    assert network.nll(x[:1], torch.full((1, 3), 1e6).double()) > 1e4
+    adjust(network, None, training=(x, y))
+    for target in itertools.product([-1e6, 0.0, 1e6], repeat=3):
+        cost = network.nll(x[:1], torch.tensor([target], dtype=torch.float64))
+        assert cost < (120 if any(target) else 10)
+    # The documented price.
+    for distance in (10.0, 1e3, 1e5):
+        target = torch.tensor([[distance, 0.0, 0.0]], dtype=torch.float64)
+        price = math.log(1000) + (DECAY + 3) * math.log(distance) + 2
+        assert network.nll(x[:1], target).item() == pytest.approx(price, abs=4)
+
+
+def moments_of_tail(transform, y):
+    """Return mean and variance of the tail around one column, in its own units."""
+    real = transform.to_real(y)
+    scaling = Standardiser(1).fit(real)
+    logits, start = surround(scaling(real), None, (transform,), scaling)
+    deviations = scaling.scale * start.scales
+    means = scaling.location + scaling.scale * start.means
+    mean = transform.mean(means, deviations).squeeze(-1)
+    variance = transform.variance(means, deviations).squeeze(-1)
+    weights = torch.softmax(logits, -1)
+    centre = y.mean()
+    return mean, (weights * (variance + (mean - centre).square())).sum()
+
+
+@pytest.mark.parametrize("deviation", [0.01, 0.1, 0.5, 1.0, 2.0])
+def test_the_tail_adds_as_much_to_a_positive_target_as_to_a_real_one(deviation):
+    normal = torch.from_numpy(stats.norm.ppf((np.arange(20_000) + 0.5) / 20_000)).unsqueeze(1)
+    _, real = moments_of_tail(Real(), normal)
+    assert real.item() == pytest.approx(1.3125, rel=1e-3)
+    x = 2 + deviation * normal
+    mean, added = moments_of_tail(Positive(), x.exp())
+    # The training variance as Gaussian logarithms have it.
+    variance = math.expm1(deviation**2) * math.exp(4 + deviation**2)
+    centre = math.exp(2 + deviation**2 / 2)
+    slack = (x.exp().mean().item() - centre) ** 2 / variance
+    assert mean.isfinite().all()
+    assert added.item() / variance < 1.35 + 2 * slack
+    # It reaches down to the smallest numbers, and up at a price of about 2 log y.
+    network, x, _ = adjusted(
+        dimensions=1,
+        transforms=(Positive(),),
+        y=(2 + deviation * data(1)[1].div(10)).exp(),
+        settings=Settings(tail=0.001),
+    )
+    for value in (1e-100, 1e10):
+        cost = network.nll(x[:1], torch.full((1, 1), value, dtype=torch.float64))
+        # Of log y, without the change of units; the body's cost grows with its square.
+        assert cost.item() - math.log(value) < 200
+
+
+@pytest.mark.parametrize("transform", [None, Positive()], ids=str)
+def test_deviations_hardly_grow(transform):
+    """By 1 % of the training deviation at most, where predictions leave a half of it open."""
+    x, _ = data(1, count=2000)
+    noise = torch.randn(2000, 1, generator=Generator().manual_seed(3), dtype=torch.float64)
+    y = 0.5 * x[:, :1] + 0.8 * noise
+    y = y if transform is None else (0.5 * y).exp()
+    network = MixtureNetwork.of(
+        2, 1, n_components=1, width=8, transforms=None if transform is None else [transform]
+    )
+    train(network, (x, y), Settings(epochs=15))
+    network.double()
+    adjust(network, None, training=(x, y))
+    with torch.no_grad():
+        growth = network(x).stddev - network(x, tail=False).stddev
+    assert growth.isfinite().all()
+    assert growth.max() < 0.01 * y.std()
+
+
+def test_extreme_logarithms_have_finite_moments():
+    y = torch.linspace(-300, 300, 60, dtype=torch.float64).unsqueeze(1).exp()
+    mean, _ = moments_of_tail(Positive(), y)
+    assert mean.isfinite().all()
+
+
+# States and files.
+
+
+def test_files_keep_them_bit_for_bit(tmp_path):
+    for covariance in HEADS:
+        network, x, y = adjusted(covariance)
+        for one in (network, Ensemble([network, network]), network.float()):
+            save(one, tmp_path / "model")
+            loaded = load(tmp_path / "model")
+            for name, tensor in one.state_dict().items():
+                assert torch.equal(loaded.state_dict()[name], tensor)
+            assert torch.equal(loaded.nll(x, y), one.nll(x, y))
+
+
+def test_a_state_brings_its_own_parts():
+    network, x, y = adjusted()
+    other = MixtureNetwork.of(2, 2, n_components=3, width=8).double().eval()
+    other.load_state_dict(network.state_dict())
+    assert torch.equal(other.nll(x, y), network.nll(x, y))
+    network.drop_adjustment()
+    other.load_state_dict(network.state_dict())
+    assert other.spread is other.tail is None
+
+
+def test_they_are_never_rounded():
+    network, *_ = adjusted(settings=Settings(spread=1 / 3, tail=0.01 / 3))
+    kept = [*network.spread.state_dict().values(), *network.tail.state_dict().values()]
+    network.half().double()
+    for before, now in zip(kept, [*network.spread.buffers(), *network.tail.buffers()], strict=True):
+        assert torch.equal(before, now)
+    assert float(network.spread.factor) == 1 / 3
+
+
+def test_a_changed_network_has_none():
+    network, x, y = adjusted()
+    assert network.with_components([0, 2]).tail is None
+    assert network.tail is not None
+    train(network, (x, y), Settings(epochs=1, start="keep"), warn=False)
+    assert network.spread is network.tail is None
+    network, x, y = adjusted()
+    network.prepare(x, y)
+    assert network.spread is network.tail is None
+
+
+def test_missing_targets_and_weights_of_the_tail():
+    generator = Generator().manual_seed(0)
+    values = torch.randn(5000, 2, generator=generator, dtype=torch.float64)
+    values[:, 1] = 0.6 * values[:, 0] + 0.8 * values[:, 1]
+    weights = torch.rand(5000, generator=generator, dtype=torch.float64)
+    _, start = surround(values, weights)
+    expected = np.cov(values.numpy().T, aweights=weights.numpy(), bias=True)
+    assert_allclose(start.covariances[0], expected, atol=1e-5)
+    assert_allclose(start.means[0], np.average(values, axis=0, weights=weights), rtol=1e-12)
+    values[::2, 0] = values[:, 1][1::2] = math.nan
+    _, start = surround(values)
+    for column in range(2):
+        seen = values[:, column][~values[:, column].isnan()]
+        assert start.means[0, column] == pytest.approx(seen.mean().item(), rel=1e-12)
+        assert start.covariances[0, column, column] == pytest.approx(
+            seen.var(correction=0).item(), rel=1e-12
+        )
+    # Never seen together, equal, constant, and with an outlier: all have a factor.
+    assert start.factors.isfinite().all()
+    values = torch.randn(100, 1, generator=generator, dtype=torch.float64)
+    values = torch.cat([values, values, torch.ones_like(values)], 1)
+    values[0, 0] = 1e9
+    _, start = surround(values)
+    assert start.factors.isfinite().all()
+    assert start.scales[0, 0] < 5
+    assert GaussianMixture(torch.zeros(11), start.means, start.factors).mean.isfinite().all()
