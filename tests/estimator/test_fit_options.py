@@ -105,6 +105,31 @@ class TestDivision:
         one, again, other = (parts(groups=groups, seed=seed) for seed in (3, 3, 4))
         assert one == again != other
 
+    def test_members_have_folds_of_whole_groups(self):
+        """Of rows that count, none of them held out; a splitter holds out rows for all."""
+        groups = np.repeat(np.arange(20), 5)
+        given = numbered(100)
+        given.target[7:12] = torch.nan
+        options = {
+            "calibration_fraction": 0.2,
+            "validation_fraction": 0.25,
+            "validation": None,
+            "seed": 0,
+            "n_members": 3,
+        }
+        found = divide(given, groups, splitter=None, **options)
+        kept = found.rows.condition[:, 0].int().numpy()
+        assert found.validation is None
+        assert len(found.folds) == len(kept) == 100 - len(found.calibration) - found.rows_left_out
+        held = [set(groups[kept[(found.folds == fold).numpy()]]) for fold in range(-1, 4)]
+        assert [len(part) for part in held] == [0, 4, 4, 4, 4]
+        assert len(set.union(*held)) == 16
+        assert not set.union(*held) & set(groups[found.calibration.condition[:, 0].int().numpy()])
+        split = divide(given, groups, splitter=GroupKFold(4), **options)
+        assert split.folds is None
+        assert split.validation is not None
+        assert divide(given, None, splitter=None, **options).folds is None
+
     def test_no_validation_rows_where_none_are_asked_for(self):
         _, validation, calibration = parts(
             splitter=TimeSeriesSplit(4), calibration=0.5, validation=0.0
@@ -248,6 +273,17 @@ def test_a_fit_that_goes_on_needs_the_same_rows_again(goes_on, calibration_fract
     same = regressor(splitter=KFold(4, shuffle=True, random_state=0), **options)
     fits = [same.fit(X, Y).history_.validation_rows for _ in range(2)]
     assert fits == ([23, 23] if calibration_fraction else [30, 30])
+
+
+@pytest.mark.parametrize("n_components", [2, "auto"])
+def test_members_validate_on_groups_of_their_own(n_components):
+    model = regressor(n_components, n_members=2, validation_fraction=0.25)
+    history = model.fit(X, Y, groups=GROUPS).history_
+    # A quarter of the 21 groups that are left for training, rounded.
+    assert (history.rows, history.validation_rows) == (160, 50)
+    assert len(history.member_nlls) == 2
+    with pytest.raises(ArgumentError, match=r"^groups cannot divide 240 rows"):
+        model.fit(X, Y, groups=np.zeros(240))
 
 
 def test_a_calibration_counts_groups():

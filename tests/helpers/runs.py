@@ -15,7 +15,7 @@ from pathlib import Path
 
 import torch
 
-from condens.nn import MixtureNetwork
+from condens.nn import Ensemble, MixtureNetwork
 from condens.training import Settings, train
 from condens.training.run_directory import RunDirectory
 
@@ -176,15 +176,18 @@ def settings(**changes):
     )
 
 
-def run(out, directory=None, changes=None, options=None, events=None):
+def run(out, directory=None, changes=None, options=None, events=None, members=1):
     """Train to the end and write the weights and the history to a file.
 
-    With `events`, die at that number of openings, moves and removals in the directory.
+    With `events`, die at that number of openings, moves and removals in the directory. With
+    several members, an ensemble.
     """
     torch.set_num_threads(1)
     if events is not None:
         _die_after(events, str(directory))
     trained = network()
+    if members > 1:
+        trained = Ensemble([network(seed) for seed in range(members)])
     history = train(
         trained,
         **problem(**(options or {})),

@@ -74,7 +74,7 @@ def test_whole_numbers_have_probabilities(transform):
     assert_close(network.nll(condition, target), -mixture.log_prob(target))
     # What training minimises, the density anywhere in the cell, is an upper bound of it.
     batches = Batches(network, Rows.of(condition, target))
-    anywhere = network.standard_loss(*batches.rows) + batches.offset
+    anywhere = network.standard_loss(*batches.rows) + batches.offsets[0]
     bound = float((anywhere - network.loss(condition, target)).detach())
     assert -0.01 < bound < 0.15
 
@@ -85,7 +85,7 @@ def test_whole_numbers_lie_elsewhere_in_their_cells_in_every_epoch():
     batches = Batches(network, Rows.of(condition, target))
 
     def cells(epoch, start=0):
-        drawn = [batch.target for batch in batches.shuffled(0, epoch, start, 64)]
+        drawn = [batch.target[0] for batch in batches.shuffled(0, epoch, start, 64)]
         real = torch.cat(drawn) * network.target_scaling.scale + network.target_scaling.location
         return real.exp()
 

@@ -142,6 +142,8 @@ HISTORY = {
     "rows": wholes(0, 2**40),
     "validation_rows": wholes(0, 2**40),
     "rows_left_out": wholes(0, 2**40),
+    "member_epochs": st.lists(wholes(-1, 2**40), max_size=3),
+    "member_nlls": st.lists(ANY_REAL, max_size=3),
     "adjustment": st.none() | st.builds(Adjustment, **ADJUSTMENT),
 }
 LAYERS = {

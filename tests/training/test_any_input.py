@@ -116,7 +116,7 @@ class TestFrozen:
             parameter.requires_grad_(frozen not in name)
         before = weights(network)
         settings = Settings(epochs=4, batch_size=25, warmup_steps=0, start="keep", average=0.0)
-        history = train(network, rows(), settings)
+        history = train(network, rows(), settings, validation=rows())
         assert history.best_epoch >= 0
         for name, parameter in network.named_parameters():
             assert torch.equal(parameter, before[name]) == (frozen in name), name

@@ -1,6 +1,7 @@
 """Fits in threads give the bytes they give alone, and the user's generator is left alone."""
 
 import copy
+import math
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -19,7 +20,13 @@ from condens import MDNRegressor
 from condens.errors import ArgumentError
 from condens.inference import posterior
 from condens.nn import HEADS, MLP, Ensemble, MixtureNetwork, TableMLP
-from condens.nn.randomness import Dropout, drawing_from, draws_from_torch, torch_seeded_by
+from condens.nn.randomness import (
+    Dropout,
+    drawing_from,
+    draws_from_torch,
+    kept,
+    torch_seeded_by,
+)
 from condens.persistence import network_from_dict, network_to_dict
 from condens.training import Settings, choose_components, train
 from condens.training.threads import _limits, one_thread
@@ -274,15 +281,34 @@ class TestFirstWeights:
 
 
 class TestDropout:
-    def test_is_torchs_at_the_same_state(self):
-        x = torch.randn(50, 40)
+    def test_draws_from_torch_as_torchs_does_and_within_a_run_from_the_runs_generator(self):
+        x, layer = torch.randn(50, 41), nn.Sequential(Dropout(0.3))
         torch.manual_seed(8)
         expected = nn.Dropout(0.3)(x)
-        layer = nn.Sequential(Dropout(0.3))
-        with drawing_from(layer, Generator().manual_seed(8)):
-            assert torch.equal(layer(x), expected)
         torch.manual_seed(8)
         assert torch.equal(layer(x), expected)
+        with drawing_from(layer, Generator().manual_seed(8)):
+            found = layer(x)
+        mask = kept([50, 41], 0.3, torch.float32, Generator().manual_seed(8))
+        assert torch.equal(found, x * mask)
+
+    @pytest.mark.parametrize("p", [0.001, 0.1, 0.5, 0.9])
+    def test_entries_are_independent(self, p):
+        """Of the next ones, by which draws share a word, and of those in the next row."""
+        mask = kept([1000, 402], p, torch.float64, Generator().manual_seed(1)) == 0
+        share, n = mask.double().mean().item(), mask.numel()
+        # Four standard errors, with 10⁻⁵ for the 16 bits.
+        assert share == pytest.approx(p, abs=4 * math.sqrt(p * (1 - p) / n) + 1e-5)
+        centred = mask.double() - share
+        for apart in (1, 2, 3, 4, 402):
+            flat = centred.flatten()
+            together = (flat[apart:] * flat[:-apart]).mean().item() / (p * (1 - p))
+            assert abs(together) < 4 / math.sqrt(n - apart)
+
+    @pytest.mark.parametrize(("p", "expected"), [(0.0, 1.0), (1 - 1e-9, 0.0)])
+    def test_all_or_nothing(self, p, expected):
+        mask = kept([7], p, torch.float32, Generator().manual_seed(0))
+        assert mask.tolist() == [expected] * 7
 
     def test_leaves_the_mean_and_the_share(self):
         layer, x = Dropout(0.3), torch.ones(200_000)
@@ -291,7 +317,9 @@ class TestDropout:
         # Four standard errors.
         assert (found == 0).double().mean().item() == pytest.approx(0.3, abs=0.0041)
         assert found.mean().item() == pytest.approx(1, abs=0.0059)
-        assert set(found.tolist()) == {0.0, (torch.ones(()) / (1 - 0.3)).item()}
+        # The share that is dropped has 16 bits.
+        factor = 1 / (1 - round(0.3 * 2**16) / 2**16)
+        assert set(found.tolist()) == {0.0, torch.tensor(factor).item()}
 
     def test_does_nothing_in_evaluation(self):
         layer, x, generator = Dropout(0.3).eval(), torch.randn(5), Generator()

@@ -16,6 +16,7 @@ from condens.data.table import in_order
 from condens.errors import ArgumentError, ShapeError
 from condens.estimator.construction import Splitter, announced_transforms
 from condens.persistence.header import reason
+from condens.training.batches import random_folds
 from condens.transforms import Transform, choice
 
 NAMES = ("X", "y", "sample_weight")
@@ -130,7 +131,7 @@ class Division(NamedTuple):
     """The rows of a fit, divided; `rows_left_out` were not observed, or no part of a split.
 
     `calibration_groups` are the numbers of the groups of the rows to calibrate on, if rows have
-    groups.
+    groups. `folds` are those of the rows that members validate on, if they go by groups.
     """
 
     rows: Rows
@@ -139,6 +140,7 @@ class Division(NamedTuple):
     calibration: Rows | None
     rows_left_out: int
     calibration_groups: Tensor | None = None
+    folds: Tensor | None = None
 
 
 def divide(
@@ -151,11 +153,13 @@ def divide(
     validation: Rows | None,
     seed: int,
     adjusts: bool = True,
+    n_members: int = 1,
     again: bool = False,
 ) -> Division:
     """Hold out rows for calibration, then for adjustment if it `adjusts`, then for validation.
 
-    Without splitter and groups the training loop takes validation rows itself, at random. A
+    Without splitter and groups the training loop takes validation rows itself, at random; and
+    several members validate on different groups, while a splitter holds out rows for all. A
     splitter knows of no third part: there half of the validation rows are for adjustment. Where
     the same rows are to be held out `again` in a later fit, a splitter must not draw others.
     """
@@ -175,7 +179,10 @@ def divide(
     if adjusts and splitter is None and _are_enough(rows, groups, 1.0):
         rows, groups, adjustment, _ = _hold_out(rows, groups, None, ADJUSTMENT_FRACTION, seed)
         count -= len(adjustment)
-    if validates and not random:
+    folds: Tensor | None = None
+    if validates and n_members > 1 and splitter is None and groups is not None:
+        folds = _group_folds(groups[rows.useful.numpy()], validation_fraction, seed)
+    elif validates and not random:
         rows, groups, validation, others = _hold_out(
             rows, groups, splitter, validation_fraction, seed
         )
@@ -184,13 +191,27 @@ def divide(
             validation, _, adjustment, _ = _hold_out(validation, others, None, 0.5, seed)
     rows = rows.observed("y")
     numbers = None if apart is None else number_groups(apart)
-    return Division(rows, validation, adjustment, calibration, count - len(rows), numbers)
+    return Division(rows, validation, adjustment, calibration, count - len(rows), numbers, folds)
 
 
 def _are_enough(rows: Rows, groups: Groups | None, fraction: float) -> bool:
     """Tell whether a part of the rows may be held out for adjustment, from a fraction of all."""
     some = groups is None or len(set(groups)) >= fraction * MIN_ADJUSTMENT_GROUPS
     return some and len(rows) >= fraction * MIN_ADJUSTMENT_ROWS
+
+
+def _group_folds(groups: Groups, fraction: float, seed: int) -> Tensor:
+    """Return the fold of each row [n], whole groups in each, a fraction of the groups at random."""
+    numbers = number_groups(groups)
+    count = int(numbers.max()) + 1
+    if count == 1:
+        raise ArgumentError(
+            "groups",
+            got=f"cannot divide {len(groups)} rows (all are of one group)",
+            expected="validation and calibration rows are held out by it",
+            fix="Pass more groups.",
+        )
+    return random_folds(count, fraction, seed)[0][numbers]
 
 
 def _last_split(rows: Rows, groups: Groups | None, splitter: Splitter) -> list[NDArray[np.int64]]:

@@ -91,7 +91,9 @@ class MDNRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
             0.001 by default. Raise it where components collapse.
         width, depth: of the network's hidden layers.
         dropout: fraction of a hidden layer's outputs set to zero in training.
-        n_members: networks whose densities are averaged.
+        n_members: networks whose densities are averaged. Each is validated on rows, or groups, of
+            its own and trained on all others, unless a splitter or `validation_data` says
+            otherwise; the losses in `history_` are their means, not those of the average.
         target_transform: for constrained targets: "positive", "count", "integer", "unit", a
             tuple (lower, upper) or a `condens.transforms.Transform`, for all targets, in a list
             with one for each, or as {name: …}. "auto" chooses by the data, with a warning that
@@ -100,8 +102,8 @@ class MDNRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
             features [b, F] and has F as attribute `features`; in place of an MLP.
         epochs, batch_size, learning_rate: as in `settings`; the other settings keep their
             defaults.
-        validation_fraction: fraction of the rows, or of the groups, held out for early stopping;
-            0.1 by default.
+        validation_fraction: fraction of the rows, or of the groups, held out for early stopping,
+            by each member; 0.1 by default.
         calibration_fraction: fraction of the rows, or of the groups, kept from training for
             `calibrate`, where each row, or each group, counts once.
         splitter: a splitter of scikit-learn that decides which rows are held out, such as
@@ -855,6 +857,7 @@ class MDNRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
             validation=None if validation_data is None else inputs.validation(validation_data),
             seed=seed,
             adjusts=_adjusts(combine_settings(parameters, Settings()), validation_data),
+            n_members=parameters["n_members"],
             again=parameters["warm_start"] or parameters["directory"] is not None,
         )
         references = self._references(inputs, division.rows, keep=keep)
@@ -913,16 +916,19 @@ class MDNRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         """Train new networks, or, without an architecture, a copy of the one that is there."""
         device, directory = parameters["device"], parameters["directory"]
         rows, validation = division.rows.to(device), division.validation
-        validation = None if validation is None else validation.to(device)
+        validation, folds = None if validation is None else validation.to(device), division.folds
         generator = Generator().manual_seed(settings.seed)
         n_components = parameters["n_components"] or default_components(len(rows))
         if architecture is not None and n_components == "auto":
             largest = architecture.network(MAX_COMPONENTS, generator=generator).to(device)
+            compared, others = validation, rows
+            if folds is not None:
+                others, compared = (rows.take(part) for part in (folds != 0, folds == 0))
             chosen = reduce_components(
                 largest,
-                rows,
+                others,
                 settings,
-                validation=validation,
+                validation=compared,
                 directory=directory,
                 callbacks=parameters["callbacks"],
                 progress=parameters["verbose"],
@@ -940,6 +946,7 @@ class MDNRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
             rows,
             settings,
             validation=validation,
+            folds=folds,
             directory=directory,
             callbacks=parameters["callbacks"],
             progress=parameters["verbose"],

@@ -34,6 +34,9 @@ from condens.scalars import as_whole
 
 # At K = 10, D = 30 the parameters of a chunk take 5 MB and stay in the cache.
 ROWS_PER_CHUNK = 256
+# Outputs of a member above which its own product is as fast as a batched one, and its chunks are
+# better off in the cache.
+MAX_STACKED_OUTPUTS = 1 << 18
 
 
 class Layout(NamedTuple):
@@ -129,6 +132,41 @@ def linear_loss(
     return _plain(plan, row_weights, *inputs)
 
 
+def stacked_linear_loss(
+    features: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    target: Tensor,
+    layout: Layout,
+    row_weights: Tensor | None = None,
+    *,
+    floor: float = 0.0,
+    ceiling: float = math.inf,
+    gaps: bool = False,
+) -> Tensor:
+    """Return the sum over M members of `linear_loss`, each with its own rows and its own layer.
+
+    The products of all members are batched; the kernel takes the members one after the other.
+
+    Shapes: features [M, b, F], weight [M, F, P], bias [M, 1, P], target [M, b, D], row_weights
+    [M, b] (the mean of each member's rows by default) → [].
+
+    >>> features, weight, bias = torch.zeros(2, 4, 3), torch.zeros(2, 3, 3), torch.zeros(2, 1, 3)
+    >>> stacked_linear_loss(features, weight, bias, torch.zeros(2, 4, 1), Layout(1, 1, 1))
+    tensor(1.8379)
+    """
+    plan = _Plan(layout, floor, ceiling, ROWS_PER_CHUNK, gaps)
+    inputs = (target, features, weight, bias)
+    module = None if traced(target) else choose(target)
+    # As in `linear_loss`.
+    if module is native or (module is not None and not gaps):
+        fused, plain = partial(_stacked_fused, plan), partial(_stacked_plain, plan)
+        total: Tensor = FusedLoss.apply(fused, plain, row_weights, *inputs)  # type: ignore[no-untyped-call]
+        if module is native or math.isfinite(total.item()):
+            return total
+    return _stacked_plain(plan, row_weights, *inputs)
+
+
 def _layout(
     features: Tensor, weight: Tensor, bias: Tensor, target: Tensor, n_components: int
 ) -> Layout:
@@ -217,6 +255,80 @@ def _fused(
         to_bias += pulled.sum(1)
     total = losses[0] if len(losses) == 1 else torch.stack(losses).sum()
     return total, (pull, to_features, to_weight, to_bias)
+
+
+def _stacked_plain(
+    plan: _Plan,
+    row_weights: Tensor | None,
+    target: Tensor,
+    features: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+) -> Tensor:
+    members = len(target)
+    weights = [None] * members if row_weights is None else row_weights.unbind()
+    layers = zip(target, features, weight.transpose(1, 2), bias.squeeze(1), strict=True)
+    losses = [_plain(plan, w, *layer) for w, layer in zip(weights, layers, strict=True)]
+    return torch.stack(losses).sum()
+
+
+def _stacked_fused(
+    plan: _Plan, inputs: Sequence[Tensor], *, weights: Tensor | None, to_target: bool
+) -> tuple[Tensor, tuple[Tensor | None, ...]]:
+    """Return the loss and the gradients of (target, features, weight, bias), of all members."""
+    target, features, weight, bias = inputs
+    members, rows = target.shape[:2]
+    if rows * plan.layout.outputs > MAX_STACKED_OUTPUTS:
+        return _one_by_one(plan, inputs, weights=weights, to_target=to_target)
+    if weights is None and plan.gaps:
+        weights = target.new_full((), 1 / rows).expand(members, rows)
+    room = scratch((2, members, plan.layout.outputs, rows), target)
+    outputs, pulled = room
+    pull = target.new_empty(target.shape) if to_target else None
+    torch.baddbmm(
+        bias.transpose(1, 2), weight.transpose(1, 2), features.transpose(1, 2), out=outputs
+    )
+    if plan.gaps or choose(target) is not native:
+        parts = zip(
+            outputs,
+            pulled,
+            target,
+            repeat(None) if pull is None else pull,
+            repeat(None) if weights is None else weights,
+            strict=False,
+        )
+        total = torch.stack([_pull_back(plan, *part) for part in parts]).sum()
+    else:
+        total = native.from_outputs(
+            outputs, pulled, target, pull, plan.layout, weights, plan.floor, plan.ceiling
+        )
+    turned = pulled.transpose(1, 2)
+    return total, (
+        pull,
+        torch.bmm(turned, weight.transpose(1, 2)),
+        torch.bmm(features.transpose(1, 2), turned),
+        pulled.sum(2).unsqueeze(1),
+    )
+
+
+def _one_by_one(
+    plan: _Plan, inputs: Sequence[Tensor], *, weights: Tensor | None, to_target: bool
+) -> tuple[Tensor, tuple[Tensor | None, ...]]:
+    """Return what `_stacked_fused` does, member by member, each chunk by chunk."""
+    target, features, weight, bias = inputs
+    found = [
+        _fused(plan, layer, weights=None if weights is None else weights[m], to_target=to_target)
+        for m, layer in enumerate(
+            zip(target, features, weight.transpose(1, 2), bias.squeeze(1), strict=True)
+        )
+    ]
+    pull, to_features, to_weight, to_bias = zip(*(made for _, made in found), strict=True)
+    return torch.stack([total for total, _ in found]).sum(), (
+        torch.stack(pull) if to_target else None,
+        torch.stack(to_features),
+        torch.stack(to_weight).transpose(1, 2),
+        torch.stack(to_bias).unsqueeze(1),
+    )
 
 
 def _split(chunk: int, *tensors: Tensor | None) -> Iterable[tuple[Any, ...]]:

@@ -102,36 +102,42 @@ def from_outputs(
 
     No part is viewed as a tensor: for small mixtures, making views takes longer than the rest.
     Shapes: outputs and pulled [P, b]: K logits, K×D means and K×T factors; target and
-    to_target [b, D]; all but the target contiguous. Sizes (K, D, T).
+    to_target [b, D]; all but the target contiguous. Sizes (K, D, T). With a further axis in front
+    of all of them, [M, P, b] and so on, the sum over the M losses.
     """
-    check_strided("target", target, 2)
+    check_strided("target", target)
+    check_strided("target", target, 3 if target.dim() == 3 else 2)
     _check_served(target)
-    rows, (components, dimensions, packed) = target.shape[0], sizes
-    outer, inner = (components * (1 + dimensions + packed), rows), (rows, dimensions)
+    (*lead, rows), (components, dimensions, packed) = target.shape[:-1], sizes
+    outer = (*lead, components * (1 + dimensions + packed), rows)
+    inner = (*lead, rows, dimensions)
     named = [("outputs", outputs, outer), ("pulled", pulled, outer), ("target", target, inner)]
     if to_target is not None:
         named.append(("to_target", to_target, inner))
     check(named, target)
     _check_contiguous(outputs=outputs, pulled=pulled, to_target=to_target)
     target = _readable(target if target.is_contiguous() else target.contiguous())
-    line = rows * target.element_size()
+    weights = _weights(weights, target)
+    step, size = 0 if weights is None else weights.stride(-1), target.element_size()
+    line, members = rows * size, lead[0] if lead else 1
     starts = (0, components * line, components * (1 + dimensions) * line)
-    value = target.new_empty(())
-    _call(
-        (rows, *sizes),
-        (target.data_ptr(), *(outputs.data_ptr() + start for start in starts)),
-        (dimensions, 1, 1, rows, 1, dimensions * rows, rows, 1, packed * rows, rows),
-        target.new_empty(rows),
-        value,
-        (
-            0 if to_target is None else to_target.data_ptr(),
-            *(pulled.data_ptr() + start for start in starts),
-        ),
-        _weights(weights, target),
-        floor,
-        1 / ceiling if ceiling else math.inf,
-    )
-    return value
+    strides = (dimensions, 1, 1, rows, 1, dimensions * rows, rows, 1, packed * rows, rows)
+    values, losses = target.new_empty(members), target.new_empty(rows)
+    # The addresses of the first member, and how far apart the members are.
+    places = [
+        (target.data_ptr(), dimensions * line),
+        *((outputs.data_ptr() + start, outer[-2] * line) for start in starts),
+        (0, 0) if weights is None else (weights.data_ptr(), weights.stride(0) * size),
+        (losses.data_ptr(), 0),
+        (values.data_ptr(), size),
+        (0, 0) if to_target is None else (to_target.data_ptr(), dimensions * line),
+        *((pulled.data_ptr() + start, outer[-2] * line) for start in starts),
+    ]
+    numbers = _numbers((rows, *sizes), losses, floor, 1 / ceiling if ceiling else math.inf)
+    for m in range(members):
+        addresses = [first + m * apart for first, apart in places]
+        _native("nll", *numbers, *addresses, *strides, step)
+    return values.sum() if lead else values.squeeze(0)
 
 
 def partial(
@@ -215,44 +221,25 @@ def _run(
     weights: Tensor | None = None,
 ) -> None:
     target, logits, means, factors = rows
-    _call(
-        (*means.shape, factors.shape[2]),
-        (target.data_ptr(), logits.data_ptr(), means.data_ptr(), factors.data_ptr()),
-        (*target.stride(), *logits.stride(), *means.stride(), *factors.stride()),
-        loss,
-        value,
-        [0 if gradient is None else gradient.data_ptr() for gradient in gradients],
-        weights,
-    )
-
-
-def _call(
-    sizes: tuple[int, ...],
-    addresses: tuple[int, ...],
-    strides: tuple[int, ...],
-    loss: Tensor,
-    value: Tensor | None,
-    gradients: Sequence[int],
-    weights: Tensor | None,
-    floor: float = 0.0,
-    tightness: float = 0.0,
-) -> None:
     _native(
         "nll",
-        1 / max(sizes[0], 1),
-        floor,
-        tightness,
-        loss.dtype is torch.float64,
-        1 if single_threaded else torch.get_num_threads(),
-        *sizes,
-        *addresses,
+        *_numbers((*means.shape, factors.shape[2]), loss),
+        *(target.data_ptr(), logits.data_ptr(), means.data_ptr(), factors.data_ptr()),
         0 if weights is None else weights.data_ptr(),
         loss.data_ptr(),
         0 if value is None else value.data_ptr(),
-        *gradients,
-        *strides,
+        *(0 if gradient is None else gradient.data_ptr() for gradient in gradients),
+        *(*target.stride(), *logits.stride(), *means.stride(), *factors.stride()),
         0 if weights is None else weights.stride(0),
     )
+
+
+def _numbers(
+    sizes: tuple[int, ...], like: Tensor, floor: float = 0.0, tightness: float = 0.0
+) -> tuple[float, ...]:
+    """Return what the kernel is told before the addresses."""
+    threads = 1 if single_threaded else torch.get_num_threads()
+    return 1 / max(sizes[0], 1), floor, tightness, like.dtype is torch.float64, threads, *sizes
 
 
 def _native(name: str, *numbers: float) -> None:
@@ -278,7 +265,7 @@ def _readable_rows(inputs: Sequence[Tensor]) -> Rows:
 def _weights(weights: Tensor | None, target: Tensor) -> Tensor | None:
     if weights is None:
         return None
-    check((("weights", weights, target.shape[:1]),), target)
+    check((("weights", weights, target.shape[:-1]),), target)
     return _readable(weights)
 
 

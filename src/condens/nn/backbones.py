@@ -83,7 +83,7 @@ class MLP(nn.Module):
             "bins": bins,
         }
         act = ACTIVATIONS[activation]
-        blocks = [_Block(width, act(), normalise, dropout, generator) for _ in range(depth - 1)]
+        blocks = [Block(width, act(), normalise, dropout, generator) for _ in range(depth - 1)]
         embedding = [PiecewiseLinear(inputs, bins)] if bins else []
         first = linear(inputs * (1 + bins), width, generator)
         self.layers = nn.Sequential(*embedding, first, act(), *blocks)
@@ -102,7 +102,9 @@ class MLP(nn.Module):
         return self.layers(condition)
 
 
-class _Block(nn.Module):
+class Block(nn.Module):
+    """A residual block of an `MLP`. Shapes: [..., width] → [..., width]."""
+
     def __init__(
         self,
         width: int,
@@ -117,6 +119,7 @@ class _Block(nn.Module):
         self.change = nn.Sequential(*before, linear(width, width, generator), activation, *after)
 
     def forward(self, features: Tensor) -> Tensor:
+        """Return h + dropout(act(W·norm(h) + b))."""
         return features + self.change(features)
 
 
@@ -201,20 +204,20 @@ class TableMLP(nn.Module):
     def forward(self, condition: Tensor) -> Tensor:
         """Return features."""
         vectors = [
-            nn.functional.embedding(codes, torch.cat([known.mean(0, keepdim=True), known]))
-            for codes, known in zip(self._codes(condition).unbind(1), self.embeddings, strict=True)
+            _look_up(codes, torch.cat([known.mean(-2, keepdim=True), known], -2))
+            for codes, known in zip(self._codes(condition).unbind(-1), self.embeddings, strict=True)
         ]
-        numbers = condition[:, : self.numeric]
+        numbers = condition[..., : self.numeric]
         if self.numbers is not None:
             numbers = self.numbers(numbers)
-        return self.mlp(torch.cat([numbers, *vectors], 1))
+        return self.mlp(torch.cat([numbers, *vectors], -1))
 
     def _codes(self, condition: Tensor) -> Tensor:
         """Return the codes [b, q] as whole numbers; refuse anything else."""
         check_shape(
             "condition",
             condition,
-            (*condition.shape[:1], self.inputs),
+            (*condition.shape[:-1], self.inputs),
             fix="Pass the columns of numbers, then those of codes.",
         )
         largest, dtype = max(self.categories), condition.dtype
@@ -226,18 +229,29 @@ class TableMLP(nn.Module):
                 expected=f"it cannot tell {largest} categories apart",
                 fix="Use a network in float32.",
             )
-        given = condition[:, self.numeric :]
+        given = condition[..., self.numeric :]
         codes = given.long()
         wrong = (codes != given) | (codes < 0) | (codes >= codes.new_tensor(self.categories))
         if anywhere(wrong):
-            row, column = (int(i) for i in wrong.nonzero()[0])
+            *place, column = (int(i) for i in wrong.nonzero()[0])
             raise ArgumentError(
                 "condition",
-                got=f"has the code {given[row, column]:g} in column {self.numeric + column}",
+                got=f"has the code {given[*place, column]:g} in column {self.numeric + column}",
                 expected=f"a whole number from 0 to {self.categories[column] - 1} was expected",
                 fix="Encode tables with the encoder that the network was made for.",
             )
         return codes
+
+
+def _look_up(codes: Tensor, vectors: Tensor) -> Tensor:
+    """Return the vectors of codes, from one table or from one for each member.
+
+    Shapes: codes [b], vectors [n, e] → [b, e]; codes [M, b], vectors [M, n, e] → [M, b, e].
+    """
+    if vectors.dim() == 3:
+        first = vectors.shape[1] * torch.arange(len(vectors), device=codes.device)
+        codes, vectors = codes + first.unsqueeze(1), vectors.flatten(0, 1)
+    return nn.functional.embedding(codes, vectors)
 
 
 # Each has a `to_dict()` that names all its arguments, and keeps every tensor in its state.

@@ -17,10 +17,10 @@ from condens.nn.network import MixtureNetwork
 class Ensemble(DensityNetwork):
     """The average density of M networks, as one mixture of all their components.
 
-    Members are trained together, each on its own loss: one optimiser step serves all, and the
-    validation loss is that of the average. They differ in their initial weights and in where their
-    components start. A `spread` and a `tail` are the ensemble's own: those of a member hold where
-    it is used alone.
+    Members are trained at once, each as it would be alone: see `condens.training.train`. They
+    differ in their initial weights, in where their components start, in the order of their rows
+    and in the rows that they are validated on. A `spread` and a `tail` are the ensemble's own:
+    those of a member hold where it is used alone.
 
     Args:
         members: networks over the same targets.

@@ -8,7 +8,7 @@ Modules from elsewhere always draw from torch's generator: they borrow it, one r
 import hashlib
 import math
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import torch
@@ -18,6 +18,8 @@ from condens.scalars import as_whole
 
 # Held while torch's generator is on loan; the same thread may borrow it again within.
 _LOAN = threading.RLock()
+# Values of 16 random bits.
+_HALVES = 1 << 16
 
 # Modules of torch that draw nothing when they are called.
 _QUIET = {
@@ -60,6 +62,24 @@ def linear(inputs: int, outputs: int, generator: Generator | None) -> nn.Linear:
     return layer
 
 
+def kept(shape: Sequence[int], p: float, dtype: torch.dtype, generator: Generator) -> Tensor:
+    """Return a mask: 0 with probability p, else 1/(1 − p), p to 16 bits.
+
+    From 16 random bits an entry, four entries a draw: many times faster than `bernoulli_`.
+
+    >>> mask = kept([4, 100], 0.25, torch.float32, Generator().manual_seed(0))
+    >>> mask.unique().tolist()
+    [0.0, 1.3333333730697632]
+    """
+    count, dropped = math.prod(shape), round(p * _HALVES)
+    if dropped == _HALVES:
+        return torch.zeros(*shape, dtype=dtype, device=generator.device)
+    drawn = torch.empty(-(-count // 4), dtype=torch.int64, device=generator.device)
+    drawn.random_(-(2**63), None, generator=generator)
+    halves = drawn.view(torch.int16)[:count].view(*shape)
+    return (halves >= dropped - _HALVES // 2).to(dtype).mul_(_HALVES / (_HALVES - dropped))
+
+
 class Dropout(nn.Dropout):
     """torch's dropout, which draws from another generator within `drawing_from`."""
 
@@ -70,9 +90,7 @@ class Dropout(nn.Dropout):
         generator = self.generator
         if generator is None or not self.training:
             return super().forward(input)
-        mask = torch.empty(input.shape, dtype=input.dtype, device=generator.device)
-        mask.bernoulli_(1 - self.p, generator=generator).div_(1 - self.p)
-        return input * mask.to(input.device)
+        return input * kept(input.shape, self.p, input.dtype, generator).to(input.device)
 
     def __getstate__(self) -> dict[str, object]:
         # A copy made during a run does not belong to the run.

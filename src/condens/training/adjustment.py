@@ -149,8 +149,8 @@ class _Distances(NamedTuple):
             squares,
             (~target.isnan()).sum(-1).double(),
             -network.form.nll_of(wide.components, target),
-            torch.ones_like(joint[:, 0]) if weights is None else weights.double(),
-            batches.offset,
+            torch.ones_like(joint[:, 0]) if weights is None else weights * batches.factors[0],
+            batches.offsets[0],
         )
 
     def body(self, log_spread: float) -> Tensor:

@@ -1,6 +1,8 @@
-"""Batches: rows standardised once, and shuffled by seed and epoch alone."""
+"""Batches: rows standardised once, divided into folds, and shuffled by seed and epoch alone."""
 
-from collections.abc import Iterator
+import copy
+from collections.abc import Iterator, Sequence
+from functools import cached_property
 
 import torch
 from torch import Generator, Tensor
@@ -13,6 +15,8 @@ from condens.training.settings import Settings
 # Few rows need small batches to get enough steps; beyond the largest a step only costs more.
 MIN_BATCH_SIZE, MAX_BATCH_SIZE = 32, 256
 STEPS_PER_EPOCH = 100
+# Rows of all members that are put into order at a time.
+ROWS_PER_GATHER = 1 << 16
 
 
 def batch_size(settings: Settings, n_rows: int) -> int:
@@ -26,49 +30,145 @@ def batch_size(settings: Settings, n_rows: int) -> int:
 class Batches:
     """Standardised rows, and the NLL correction from standardised to original units.
 
-    Weights have mean one, so that a row of a batch of b rows counts w/b.
+    Each of M members has its own part of the rows, and its own order of them. Weights have mean one
+    over a part, so that a row of a batch of b rows counts w/b.
+
+    Args:
+        network: whose scales the rows get.
+        rows: of all members.
+        parts: the numbers of each member's rows; by default one member has all.
     """
 
-    def __init__(self, network: DensityNetwork, rows: Rows) -> None:
-        weights = rows.normalised_weights
+    def __init__(
+        self, network: DensityNetwork, rows: Rows, parts: Sequence[Tensor] | None = None
+    ) -> None:
         # Integer targets are spread over their cells, anew in every epoch.
         self.discrete = (network, rows.target) if network.discrete else None
         real = network.real_target(rows.target, Generator(rows.target.device).manual_seed(0))
-        self.offset = float(network.log_scale(real, weights))
+        self._corrections = network.row_log_scale(real)
         self.rows = Rows(
             network.standardise_condition(rows.condition),
             network.target_scaling(real).to(network.dtype),
-            None if weights is None else (weights * len(rows)).to(network.dtype),
+            None if rows.weights is None else rows.weights / rows.weights.amax(),
         )
         self.complete = not bool(self.rows.target.isnan().any())
+        every = torch.arange(len(rows), device=rows.target.device)
+        self._divide([every] if parts is None else parts)
+
+    def _divide(self, parts: Sequence[Tensor]) -> None:
+        self.parts, weights = parts, self.rows.weights
+        # By which the weights of a part get mean one.
+        self.factors = [1.0 if weights is None else 1 / float(weights[p].mean()) for p in parts]
+        pairs = zip(parts, self.factors, strict=True)
+        self.offsets = [
+            float((self._corrections[p] * (1.0 if weights is None else f * weights[p])).mean())
+            for p, f in pairs
+        ]
+
+    def with_parts(self, parts: Sequence[Tensor]) -> "Batches":
+        """Return the same rows, divided otherwise."""
+        other = copy.copy(self)
+        vars(other).pop("_aligned", None)
+        other._divide(parts)
+        return other
 
     def __len__(self) -> int:
-        return len(self.rows)
+        """Return the rows of an epoch: those of the largest part."""
+        return max(map(len, self.parts))
 
-    def in_order(self, size: int) -> Iterator[Rows]:
-        """Yield every row, `size` at a time."""
-        return _slices(self.rows, 0, size)
+    def in_order(self, size: int, member: int = 0) -> Iterator[Rows]:
+        """Yield every row of a member, `size` at a time."""
+        for numbers in self.parts[member].split(size):
+            condition, target, weights = self.rows.take(numbers)
+            if weights is not None:
+                weights = (weights * (self.factors[member] / len(numbers))).to(target.dtype)
+            yield Rows(condition, target, weights)
 
     def shuffled(self, seed: int, epoch: int, start: int, size: int) -> Iterator[Rows]:
-        """Yield an epoch's batches from its batch number `start` on."""
-        # One gather for the epoch: a slice for each batch costs nothing.
-        device = self.rows.target.device
-        generator = Generator(device).manual_seed(mixed_seed(seed, epoch))
-        order = torch.randperm(len(self), generator=generator, device=device)
-        rows = self.rows.take(order)
-        if self.discrete is not None:
-            network, target = self.discrete
-            spread = network.standardise_target(target[order], generator)
-            rows = Rows(rows.condition, spread, rows.weights)
-        return _slices(rows, start * size, size)
+        """Yield an epoch's batches [M, b, …] from its batch number `start` on.
+
+        A member with fewer rows than another begins its order again where the others go on.
+        """
+        orders, spread = [], []
+        for member, part in enumerate(self.parts):
+            generator = Generator(part.device).manual_seed(
+                mixed_seed(member_seed(seed, member), epoch)
+            )
+            order = part[torch.randperm(len(part), generator=generator, device=part.device)]
+            again = -(-len(self) // len(order))
+            order = order.repeat(again)[: len(self)]
+            orders.append(order)
+            if self.discrete is not None:
+                network, target = self.discrete
+                spread.append(network.standardise_target(target[order], generator))
+        order = torch.stack(orders)
+        targets = torch.stack(spread) if spread else None
+        # A gather for many batches: a slice for each costs nothing.
+        block = size * max(1, ROWS_PER_GATHER // (size * len(orders)))
+        for first in range(start * size, len(self), block):
+            numbers = order[:, first : first + block]
+            condition, target, weights = self.rows.take(numbers)
+            if targets is not None:
+                target = targets[:, first : first + block]
+            if weights is not None:
+                weights = weights * weights.new_tensor(self.factors).unsqueeze(1)
+                weights = weights.to(target.dtype)
+            yield from _slices(Rows(condition, target, weights), size)
+
+    def aligned(self, size: int) -> Iterator[Rows]:
+        """Yield every member's rows [M, b, …] in order, with weights of sum one over a part.
+
+        In a part that is shorter than others, rows of weight zero follow.
+        """
+        order, weights = self._aligned
+        for numbers, w in zip(order.split(size, 1), weights.split(size, 1), strict=True):
+            condition, target, _ = self.rows.take(numbers)
+            yield Rows(condition, target, w)
+
+    @cached_property
+    def _aligned(self) -> tuple[Tensor, Tensor]:
+        """The numbers of every member's rows, and their weights [M, n]."""
+        order = self.parts[0].new_zeros(len(self.parts), len(self))
+        weights = torch.zeros(order.shape, dtype=torch.float64, device=order.device)
+        for m, (part, factor) in enumerate(zip(self.parts, self.factors, strict=True)):
+            order[m, : len(part)], order[m, len(part) :] = part, part[0]
+            each = 1.0 if self.rows.weights is None else factor * self.rows.weights[part]
+            weights[m, : len(part)] = each / len(part)
+        return order, weights
 
 
-def _slices(rows: Rows, start: int, size: int) -> Iterator[Rows]:
-    for first in range(start, len(rows), size):
+def _slices(rows: Rows, size: int) -> Iterator[Rows]:
+    for first in range(0, rows.target.shape[1], size):
         part = slice(first, first + size)
-        condition, target = rows.condition[part], rows.target[part]
-        weights = None if rows.weights is None else rows.weights[part] / len(target)
+        condition, target = rows.condition[:, part], rows.target[:, part]
+        weights = None if rows.weights is None else rows.weights[:, part] / target.shape[1]
         yield Rows(condition, target, weights)
+
+
+def member_seed(seed: int, member: int) -> int:
+    """Return the seed by which a member's rows are shuffled; the first member has the run's own.
+
+    >>> member_seed(7, 0), member_seed(7, 1) != member_seed(7, 2)
+    (7, True)
+    """
+    return mixed_seed(seed, "member", member) if member else seed
+
+
+def random_folds(n_rows: int, fraction: float, seed: int) -> tuple[Tensor, Tensor]:
+    """Return the fold of each row [n], and the order of the rows by which they were made [n].
+
+    As many folds as fit, each a random fraction of the rows: at least one row, and not all. Rows
+    that are left over have −1.
+
+    >>> folds, order = random_folds(5, 0.4, seed=0)
+    >>> folds[order]
+    tensor([ 0,  0,  1,  1, -1])
+    """
+    count = min(max(round(fraction * n_rows), 1), n_rows - 1)
+    folds = torch.arange(n_rows) // count
+    folds[n_rows // count * count :] = -1
+    order = torch.randperm(n_rows, generator=Generator().manual_seed(seed))
+    return torch.empty_like(folds).index_copy_(0, order, folds), order
 
 
 class Noise:
@@ -90,7 +190,7 @@ class Noise:
         if condition.is_floating_point():
             condition = _noisy(condition, self.condition, generator)
         if self.codes and self.condition:
-            condition[:, -self.codes :] = batch.condition[:, -self.codes :]
+            condition[..., -self.codes :] = batch.condition[..., -self.codes :]
         return Rows(condition, _noisy(batch.target, self.target, generator), batch.weights)
 
 

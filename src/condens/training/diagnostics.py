@@ -1,11 +1,14 @@
 """Component diagnostics: how many are used and distinct, and which rows they explain."""
 
 import math
+from collections.abc import Sequence
+from functools import cache
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from condens.distributions.base import Mixture
 from condens.errors import (
     CollapsedComponentsWarning,
     CondensWarning,
@@ -23,15 +26,15 @@ UNEXPLAINED_PROBABILITY = 1e-6
 
 
 class Diagnosis(NamedTuple):
-    """Numbers about the mixtures predicted for some rows.
+    """Numbers about the mixtures predicted for some rows; of several members, their means.
 
     Args:
         used_components: exp of the entropy of the mean responsibilities.
         distinct_components: exp of the mutual information of component and row; 1 if all
             components are alike.
-        largest_condition_number: of the covariances.
+        largest_condition_number: of the covariances of all members.
         unexplained_fraction: of the rows, those beyond 1 − 10⁻⁶ of every component.
-        usage: mean responsibility of each component.
+        usage: mean responsibility of each component, over the number of members.
     """
 
     used_components: float
@@ -47,30 +50,63 @@ def diagnose(network: DensityNetwork, condition: Tensor, target: Tensor) -> Diag
     complete = (~target.isnan().any(1)).nonzero().flatten()[:ROWS_DIAGNOSED]
     if not len(complete):
         return Diagnosis(math.nan, math.nan, math.nan, math.nan, [])
-    mixture, x = network.mixture_of(condition[complete]), target[complete]
-    density = mixture.component_log_prob(x).double()
-    joint = torch.log_softmax(mixture.logits.double(), -1) + density
+    return diagnose_mixtures(network.mixture_of(condition[complete]), target[complete])
+
+
+@torch.no_grad()
+def diagnose_mixtures(mixture: Mixture, target: Tensor) -> Diagnosis:
+    """Diagnose the mixtures of complete rows, [b] or of several members [M, b]."""
+    density = mixture.component_log_prob(target).double()
+    logits = mixture.logits.double()
+    joint = torch.log_softmax(logits, -1) + density
     # A row with density 0 in every component says nothing: its responsibilities are the weights.
     lost = joint.amax(-1, keepdim=True) == -torch.inf
-    responsibilities = torch.softmax(torch.where(lost, mixture.logits.double(), joint), -1)
-    usage = responsibilities.mean(0)
+    responsibilities = torch.softmax(torch.where(lost, logits, joint), -1)
+    usage = responsibilities.mean(-2)
     used = _entropy(usage)
-    distinct = used - _entropy(responsibilities).mean()
-    # Half the squared distance from the nearest component; its tail is that of χ².
+    distinct = used - _entropy(responsibilities).mean(-1)
+    # Half the squared distance from the nearest component.
     half_square = (mixture.peak_log_prob() - density).amin(-1)
-    tail = torch.special.gammaincc(half_square.new_tensor(x.shape[1] / 2), half_square)
+    unexplained = half_square > _unexplained_from(target.shape[-1])
+    members = usage.numel() // usage.shape[-1]
     return Diagnosis(
-        float(used.exp()),
-        float(distinct.clamp(min=0).exp()),
+        float(used.exp().mean()),
+        float(distinct.clamp(min=0).exp().mean()),
         mixture.largest_condition_number(MAX_MULTIPLICATIONS),
-        float((tail < UNEXPLAINED_PROBABILITY).double().mean()),
-        usage.tolist(),
+        float(unexplained.double().mean()),
+        (usage.flatten() / members).tolist(),
     )
 
 
-def problems(found: Diagnosis) -> list[CondensWarning]:
+def combine(found: Sequence[Diagnosis]) -> Diagnosis:
+    """Return the mean over members, of which some may have had no row to be diagnosed on."""
+    known = [one for one in found if one.usage]
+    if len(found) == 1 or not known:
+        return found[0]
+    count = len(known)
+    return Diagnosis(
+        sum(one.used_components for one in known) / count,
+        sum(one.distinct_components for one in known) / count,
+        max(one.largest_condition_number for one in known),
+        sum(one.unexplained_fraction for one in known) / count,
+        [part / count for one in known for part in one.usage],
+    )
+
+
+@cache
+def _unexplained_from(dimensions: int) -> float:
+    """Return the half of a squared distance with this tail of χ², by bisection."""
+    low, high = 0.0, 100.0 + dimensions
+    shape = torch.tensor(dimensions / 2, dtype=torch.float64)
+    while (middle := (low + high) / 2) not in (low, high):
+        tail = float(torch.special.gammaincc(shape, torch.full_like(shape, middle)))
+        low, high = (low, middle) if tail < UNEXPLAINED_PROBABILITY else (middle, high)
+    return high
+
+
+def problems(found: Diagnosis, members: int = 1) -> list[CondensWarning]:
     """Return a warning for every problem, with what to do about it."""
-    n_components, used = len(found.usage), found.used_components
+    n_components, used = len(found.usage) // members, found.used_components
     candidates = [
         (
             found.unexplained_fraction > 0.01,

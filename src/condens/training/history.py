@@ -39,7 +39,10 @@ class Epoch:
     """One pass over the data.
 
     Losses are mean negative log-likelihoods in the target's units; the training loss is the
-    mean over the epoch's batches, noise included, at the weights of each step.
+    mean over the epoch's batches, noise included, at the weights of each step. Those of an
+    ensemble are means over its members, each on its own rows: not the loss of the ensemble, whose
+    average density is better than they are on average. So are the numbers about components, which
+    are those of every epoch at first, and of every fifth one later.
     """
 
     epoch: int
@@ -85,14 +88,18 @@ class History:
 
     Args:
         epochs: one `Epoch` for each pass over the data that ended.
-        best_epoch: the epoch whose weights the network has; −1 for those before the first.
-        best_nll: its validation loss.
+        best_epoch: the epoch whose weights the network has; −1 for those before the first. Of an
+            ensemble, the last of its members'.
+        best_nll: its validation loss; of an ensemble, the mean of its members', each on its own
+            validation rows and in its best epoch: not the loss of the ensemble.
         stopped: why the run ended: "all epochs", "no better validation loss", "callback",
             "interrupted" or "failed".
         warnings: texts of the warnings about the trained network.
         warning_classes: names of their classes in `condens.errors`.
-        rows, validation_rows: how many rows were trained and validated on.
+        rows, validation_rows: how many rows were trained and validated on; of an ensemble, by
+            each member.
         rows_left_out: rows with no target observed, or with a weight of zero.
+        member_epochs, member_nlls: the best epoch of each member, and its validation loss.
         adjustment: the spread and the tail that were set after training; None for none.
     """
 
@@ -105,6 +112,8 @@ class History:
     rows: int = 0
     validation_rows: int = 0
     rows_left_out: int = 0
+    member_epochs: list[int] = field(default_factory=list)
+    member_nlls: list[float] = field(default_factory=list)
     adjustment: Adjustment | None = None
 
     def __repr__(self) -> str:

@@ -7,13 +7,12 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.utils import clip_grads_with_norm_
 
 from condens.data import Data, Rows
 from condens.errors import (
@@ -23,15 +22,14 @@ from condens.errors import (
     NotFiniteError,
     TrainingError,
 )
-from condens.nn import DensityNetwork, Head
+from condens.nn import DensityNetwork, Ensemble, Head
 from condens.nn.randomness import drawing_from, draws_from_torch, torch_seeded_by
 from condens.scalars import as_real, is_truth
 from condens.training.adjustment import adjust
-from condens.training.batches import Batches, Noise, batch_size
-from condens.training.diagnostics import Diagnosis, diagnose, problems
+from condens.training.batches import Batches, Noise, batch_size, random_folds
+from condens.training.diagnostics import Diagnosis, problems
 from condens.training.history import Epoch, History
 from condens.training.interruption import how_far, interruption
-from condens.training.objective import objective
 from condens.training.progress import Progress
 from condens.training.run_directory import RunDirectory, identity
 from condens.training.settings import Settings
@@ -43,9 +41,10 @@ MAX_SKIPPED_IN_A_ROW = 5
 # How often they go back, each time with this fraction of the rate, before training gives up.
 MAX_RETURNS = 5
 RATE_AFTER_RETURN = 0.3
+# Beyond the first epochs: components change slowly, and looking at them costs as much as a step.
+EPOCHS_PER_DIAGNOSIS = 5
 # What torch raises where a covariance is not finite, or singular to all digits.
 DIVERGED: type[RuntimeError] = torch.linalg.LinAlgError  # type: ignore[attr-defined]
-ROWS_VALIDATED_AT_A_TIME = 4096
 
 # Enables gradients, within `torch.no_grad` too.
 gradients = partial(torch.inference_mode, mode=False)
@@ -60,6 +59,7 @@ def train(
     settings: Settings | None = None,
     *,
     validation: Data | None = None,
+    folds: Tensor | None = None,
     adjustment: Data | None = None,
     directory: str | os.PathLike[str] | None = None,
     checkpoint_seconds: float = 10.0,
@@ -74,6 +74,12 @@ def train(
     weights return to the last good ones and the rate falls; if that does not help, training
     raises a `TrainingError` and leaves the best weights so far in the network.
 
+    The members of an `Ensemble` are trained at once, and each as it would be alone: by its own
+    order of the rows and its own clip, it ends with the weights that were best on its own
+    validation rows, and takes no more after its patience. The run ends when all have stalled. A
+    step is skipped by all members. Without `validation`, members validate on different folds, so
+    that together they train on every row; what the history reports is the mean over members.
+
     Args:
         network: trained in place, also under `torch.no_grad`; it ends in evaluation mode.
             Parameters without `requires_grad` stay as they are; `spread` and `tail`, if it has
@@ -81,7 +87,11 @@ def train(
         data: `Rows`, or (condition, target) or (condition, target, weights). An entry of the
             target that is NaN was not observed; a row with none observed is left out.
         settings: see `Settings`.
-        validation: rows to validate on, in place of a fraction of the data.
+        validation: rows to validate on, in place of a fraction of the data; of all members.
+        folds: the fold of each row of the data [n], whole numbers from 0, −1 for none. A network
+            validates on fold 0 and trains on all other rows; member m of an ensemble does so with
+            fold m, and again from 0 where there are fewer folds. By default random ones of
+            `validation_fraction`.
         adjustment: rows to set spread and tail on in the end, in neither `data` nor `validation`;
             see `adjust`. Without them the network gets none.
         directory: where to keep the state of the run. If it holds one already, training goes
@@ -114,13 +124,15 @@ def train(
     rows = Rows.given(data, "data")
     observed = rows.observed()
     held_out = None if validation is None else Rows.given(validation, "validation").observed()
+    if folds is not None:
+        folds = _check_folds(folds, rows, validation)[rows.useful.cpu()]
     others = None if adjustment is None else Rows.given(adjustment, "adjustment").observed()
     if others is not None:
         _check_rows(network, others)
     show = sys.stderr.isatty() if progress is None else progress
     place = nullcontext() if directory is None else RunDirectory(directory)
     with place as opened, gradients(), interruption() as interrupted:
-        loop = _Loop(network, observed, held_out, settings, opened, seconds, interrupted)
+        loop = _Loop(network, observed, held_out, folds, settings, opened, seconds, interrupted)
         loop.history.rows_left_out = len(rows) - len(observed)
         with drawing_from(network, loop.state.generator):
             history = loop.run(called, Progress(settings.epochs) if show else None)
@@ -142,6 +154,7 @@ class _Loop:
         network: DensityNetwork,
         rows: Rows,
         validation: Rows | None,
+        folds: Tensor | None,
         settings: Settings,
         directory: RunDirectory | None,
         checkpoint_seconds: float,
@@ -153,17 +166,25 @@ class _Loop:
         for part in filter(None, (rows, validation)):
             _check_rows(network, part)
         network.drop_adjustment()
-        self.identity = {} if directory is None else identity(network, settings, rows, validation)
-        if validation is None and settings.validation_fraction and len(rows) > 1:
-            rows, validation = rows.split(settings.validation_fraction, settings.seed)
-        self.batch_size = batch_size(settings, len(rows))
+        self.identity = (
+            {} if directory is None else identity(network, settings, rows, validation, folds)
+        )
+        order = torch.arange(len(rows))
+        if folds is None and validation is None and settings.validation_fraction and len(rows) > 1:
+            folds, order = random_folds(len(rows), settings.validation_fraction, settings.seed)
+        members = len(network.members) if isinstance(network, Ensemble) else 1
+        trained, validated = _parts(folds, order, members, rows.target.device)
+        most = max(map(len, trained))
+        self.batch_size = batch_size(settings, most)
         weights = sum(parameter.numel() for parameter in network.parameters())
-        small = min(self.batch_size, len(rows)) * weights < MAX_SMALL_STEP
+        small = min(self.batch_size, most) * weights < MAX_SMALL_STEP
         self.threads: Context = one_thread if small else nullcontext
         loaded = None if directory is None else directory.load()
         self.resumed = loaded is not None
         if loaded is None:
-            self._start(rows)
+            # Rows that no member trains on have no say in the scales.
+            used = trained[0] if members == 1 else torch.cat(trained).unique()
+            self._start(rows.take(used))
         self.state = State(network, settings)
         # In which the network may be called.
         self.loan: Context = (
@@ -171,17 +192,27 @@ class _Loop:
             if draws_from_torch(network)
             else nullcontext
         )
-        if directory is not None:
-            if loaded is not None:
-                directory.resume(self.state, *loaded, self.identity)
-            if not self.state.position.done:
-                self.history.stopped = ""
-            directory.begin_log(vars(epoch) for epoch in self.history.epochs)
-        _check_weights(network)
-        self.batches = Batches(network, rows)
-        self.validation = self.batches if validation is None else Batches(network, validation)
-        self.noise = Noise(settings, self.batches.rows, network.condition_codes)
-        self.history.rows, self.history.validation_rows = len(rows), len(validation or ())
+        self.members = self.state.members
+        with ExitStack() as undoing:
+            undoing.callback(self.members.release)
+            if directory is not None:
+                if loaded is not None:
+                    directory.resume(self.state, *loaded, self.identity)
+                if not self.state.position.done:
+                    self.history.stopped = ""
+                directory.begin_log(vars(epoch) for epoch in self.history.epochs)
+            _check_weights(network)
+            self.batches = Batches(network, rows, trained)
+            self.validation = self.batches
+            if validation is not None:
+                every = torch.arange(len(validation), device=validation.target.device)
+                self.validation = Batches(network, validation, [every] * members)
+            elif folds is not None:
+                self.validation = self.batches.with_parts(validated)
+            undoing.pop_all()
+        self.noise = Noise(settings, rows.take(trained[0]), network.condition_codes)
+        held_out = None if self.validation is self.batches else self.validation
+        self.history.rows, self.history.validation_rows = most, len(held_out or ())
         self.saved = time.monotonic()
 
     def _start(self, rows: Rows) -> None:
@@ -202,7 +233,10 @@ class _Loop:
         position = self.state.position
         try:
             if not self.resumed:
-                self._consider(-1, self._validate())
+                self.history.member_epochs = [-1] * len(self.members)
+                self.history.member_nlls = [math.inf] * len(self.members)
+                with self.state.averaged():
+                    self._consider(-1, self._validate())
             finished = position.done
             while not position.done and not self.interrupted.is_set():
                 with self.threads():
@@ -214,7 +248,7 @@ class _Loop:
             if not finished:
                 self._save()
         finally:
-            self.network.load_state_dict(self.state.best)
+            self.state.close()
             self.network.eval()
             if line is not None:
                 line.close(
@@ -222,7 +256,7 @@ class _Loop:
                     f"in epoch {self.history.best_epoch + 1}"
                 )
         if position.done:
-            found = problems(self._diagnose())
+            found = problems(self._diagnose(), len(self.members))
             self.history.warnings = [str(problem) for problem in found]
             self.history.warning_classes = [type(problem).__name__ for problem in found]
         return self.history
@@ -248,7 +282,7 @@ class _Loop:
         last = self.history.epochs[-1:]
         if not position.batch and all(math.isfinite(epoch.validation_nll) for epoch in last):
             self.state.keep_good()
-        self.network.train()
+        self.members.train()
         for batch in self.batches.shuffled(seed, position.epoch, position.batch, self.batch_size):
             self._step(self.noise.add(batch, self.state.generator))
             position.batch += 1
@@ -266,13 +300,7 @@ class _Loop:
             parameter.grad = None
         try:
             with self.loan():
-                loss = objective(
-                    self.network,
-                    self.settings,
-                    position.epoch,
-                    batch,
-                    complete=self.batches.complete,
-                )
+                loss = self.members.loss(position.epoch, batch, complete=self.batches.complete)
                 if not loss.requires_grad:
                     raise ArgumentError(
                         "network",
@@ -284,18 +312,18 @@ class _Loop:
         except DIVERGED:
             self._skip(math.nan)
             return
-        gradients = [p.grad for p in state.parameters if p.grad is not None]
-        size = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))
-        value, length = loss.item(), size.item()
-        if not (math.isfinite(value) and math.isfinite(length)):
+        lengths = self.members.gradient_lengths()
+        value, each = loss.item(), lengths.tolist()
+        if not (math.isfinite(value) and all(map(math.isfinite, each))):
             self._skip(value)
             return
-        if length > self.settings.clip:
-            clip_grads_with_norm_(state.parameters, self.settings.clip, size)
+        if max(each) > self.settings.clip:
+            self.members.clip(lengths)
         state.step(self._rate())
         position.skipped_in_a_row = 0
-        position.loss_sum += value * len(batch)
-        position.rows += len(batch)
+        rows = batch.target.shape[1]
+        position.loss_sum += value / len(self.members) * rows
+        position.rows += rows
 
     def _rate(self) -> float:
         settings, position = self.settings, self.state.position
@@ -320,6 +348,8 @@ class _Loop:
         if position.returns <= MAX_RETURNS:
             self.state.return_to_good()
             return
+        if self.members.stack is not None:
+            self.members.stack.show_gradients()
         named = dict(self.network.named_parameters())
         worst = max(named, key=lambda name: _badness(named[name]))
         self.history.stopped = "failed"
@@ -333,45 +363,51 @@ class _Loop:
             outcome="The best weights so far are in the network.",
         )
 
-    @torch.no_grad()
-    def _validate(self) -> float:
-        """Return the loss of the averaged weights on the validation rows, in original units."""
-        self.network.eval()
-        batches = self.validation.in_order(ROWS_VALIDATED_AT_A_TIME)
-        with self.threads(), self.state.averaged(), self.loan(), suppress(DIVERGED):
-            total = sum(float(self.network.standard_loss(*batch)) * len(batch) for batch in batches)
-            return total / len(self.validation) + self.validation.offset
-        return math.nan
+    def _validate(self) -> list[float]:
+        """Return each member's loss on its validation rows; the weights are the averaged ones."""
+        self.members.train(False)
+        with self.threads(), self.loan(), suppress(DIVERGED):
+            return self.members.validate(self.validation)
+        return [math.nan] * len(self.members)
 
-    def _consider(self, number: int, loss: float) -> None:
-        """Keep the averaged weights if they are the best."""
-        if loss < self.history.best_nll:
-            self.history.best_nll, self.history.best_epoch = loss, number
-            self.state.position.stalled_epochs = 0
-            with self.state.averaged():
-                self.state.keep_best()
+    def _consider(self, number: int, losses: Sequence[float]) -> None:
+        """Keep the members that are better than before; those that have stalled stay as they are.
+
+        The weights are the averaged ones.
+        """
+        history, stalled = self.history, self.state.position.stalled_epochs
+        for member, loss in enumerate(losses):
+            if stalled[member] >= self.settings.patience:
+                continue
+            stalled[member] += number >= 0
+            if loss < history.member_nlls[member]:
+                history.member_nlls[member], history.member_epochs[member] = loss, number
+                stalled[member] = 0
+                self.state.keep_best(member)
+        history.best_epoch = max(history.member_epochs)
+        history.best_nll = sum(history.member_nlls) / len(losses)
 
     def _close_epoch(self) -> Epoch:
         """Validate, diagnose the components, and decide whether to go on."""
         position, settings = self.state.position, self.settings
-        loss = self._validate()
         with self.state.averaged():
-            found = self._diagnose()
+            losses = self._validate()
+            found = self._last_diagnosis() or self._diagnose()
+            self._consider(position.epoch, losses)
         mean = position.loss_sum / position.rows if position.rows else math.nan
+        offset = sum(self.batches.offsets) / len(losses)
         epoch = Epoch(
             epoch=position.epoch,
             steps=position.batch,
             rate=self._rate(),
-            train_nll=mean + self.batches.offset,
-            validation_nll=loss,
+            train_nll=mean + offset,
+            validation_nll=sum(losses) / len(losses),
             seconds=position.seconds,
             skipped_steps=position.skipped_steps,
             **found._asdict(),
         )
         self.history.epochs.append(epoch)
-        position.stalled_epochs += 1
-        self._consider(position.epoch, loss)
-        stalled = position.stalled_epochs
+        stalled = min(position.stalled_epochs)
         halved_after = max(settings.patience // 3, 1)
         if settings.schedule == "plateau" and stalled and not stalled % halved_after:
             position.rate_factor *= 0.5
@@ -383,9 +419,16 @@ class _Loop:
         position.done = bool(self.history.stopped)
         return epoch
 
+    def _last_diagnosis(self) -> Diagnosis | None:
+        """Return what the last epoch has, where this one need not be looked at."""
+        number, epochs = self.state.position.epoch, self.history.epochs
+        if number < EPOCHS_PER_DIAGNOSIS or not number % EPOCHS_PER_DIAGNOSIS or not epochs:
+            return None
+        return Diagnosis(*(getattr(epochs[-1], name) for name in Diagnosis._fields))
+
     def _diagnose(self) -> Diagnosis:
         with self.threads(), self.loan():
-            return diagnose(self.network, *self.validation.rows[:2])
+            return self.members.diagnose(self.validation)
 
     def _save(self) -> None:
         if self.directory is not None:
@@ -475,6 +518,42 @@ def _check_trainable(network: DensityNetwork, settings: Settings) -> None:
     for wrong, got, expected, fix in faults:
         if wrong:
             raise ArgumentError("network", got=got, expected=expected, fix=fix)
+
+
+def _check_folds(folds: Any, rows: Rows, validation: Data | None) -> Tensor:
+    """Return the fold of each row, on the CPU; refuse anything else."""
+    given = torch.as_tensor(folds).cpu()
+    shape, whole = list(given.shape), not given.is_floating_point() and given.dtype != torch.bool
+    faults = (
+        (validation is not None, "was passed with validation", "one of them was expected"),
+        (not whole, f"is {given.dtype}", "whole numbers were expected"),
+        (shape != [len(rows)], f"has shape {shape}", f"there are {len(rows)} rows"),
+        (whole and bool((given < -1).any()), "has numbers below −1", "−1 means no fold"),
+    )
+    for wrong, got, expected in faults:
+        if wrong:
+            fix = "Pass the number of its fold for each row, or leave it out."
+            raise ArgumentError("folds", got=got, expected=expected, fix=fix)
+    return given.long()
+
+
+def _parts(
+    folds: Tensor | None, order: Tensor, members: int, device: torch.device
+) -> tuple[list[Tensor], list[Tensor]]:
+    """Return the numbers of the rows that each member trains on, and validates on, in an order."""
+    if folds is None:
+        return [order.to(device)] * members, [order.to(device)] * members
+    count = max(int(folds.max()) + 1, 1)
+    held = [(folds == member % count)[order] for member in range(members)]
+    for fold, part in enumerate(held[:count]):
+        if not bool(part.any()) or bool(part.all()):
+            raise ArgumentError(
+                "folds",
+                got=f"has {int(part.sum())} of {len(order)} observed rows in fold {fold}",
+                expected="a member validates on some rows and trains on others",
+                fix="Pass folds 0, 1, … that each hold some of the rows.",
+            )
+    return [order[~part].to(device) for part in held], [order[part].to(device) for part in held]
 
 
 def _check_rows(network: DensityNetwork, rows: Rows) -> None:

@@ -11,7 +11,7 @@ from condens.functional.losses import (
     weighted_bound,
     weighted_sum,
 )
-from condens.nn import DensityNetwork, Ensemble, MixtureNetwork
+from condens.nn import DensityNetwork, MixtureNetwork
 from condens.nn.heads.triangular import TriangularHead
 from condens.training.settings import Settings
 
@@ -25,13 +25,7 @@ _BOUNDS = {
 def objective(
     network: DensityNetwork, settings: Settings, epoch: int, batch: Rows, *, complete: bool = False
 ) -> Tensor:
-    """Return the loss of a batch of standardised rows, for an ensemble the mean of its members.
-
-    `complete` promises that no target is missing.
-    """
-    if isinstance(network, Ensemble):
-        losses = [_loss(member, settings, epoch, batch, complete) for member in network.members]
-        return torch.stack(losses).mean()
+    """Return the loss of a batch of standardised rows; `complete`: no target is missing."""
     if isinstance(network, MixtureNetwork):
         return _loss(network, settings, epoch, batch, complete)
     return network.standard_loss(*batch)

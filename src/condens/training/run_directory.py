@@ -205,12 +205,16 @@ _HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backw
 
 
 def identity(
-    network: DensityNetwork, settings: Settings, rows: Rows, validation: Rows | None
+    network: DensityNetwork,
+    settings: Settings,
+    rows: Rows,
+    validation: Rows | None,
+    folds: Tensor | None = None,
 ) -> Identity:
     """Return the architecture of the network, the settings, and a hash of the data's bytes."""
     hashes = [
         (name, place, _hash(tensor))
-        for name, part in (("rows", rows), ("validation", validation or ()))
+        for name, part in (("rows", rows), ("validation", validation or ()), ("folds", (folds,)))
         for place, tensor in enumerate(part)
         if tensor is not None
     ]

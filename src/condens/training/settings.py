@@ -32,7 +32,7 @@ class Settings:
             largest power of two up to a hundredth of the rows, but from 32 to 256.
         learning_rate: of AdamW, after `warmup_steps`.
         schedule: how the rate falls: `cosine` to zero over all epochs, `plateau` (halved when
-            the validation loss stalls), or `constant`.
+            the validation loss of every member stalls), or `constant`.
         warmup_steps: over which the rate rises from zero.
         weight_decay: of AdamW, on matrices only.
         clip: largest norm of the gradient; infinity for any.
@@ -41,8 +41,10 @@ class Settings:
             columns of condition and target together.
         average: decay of the moving average of the weights, a step; 0 turns it off. The
             average is what is validated, kept and returned.
-        validation_fraction: of the rows, held out for early stopping.
-        patience: epochs without a better validation loss before training ends.
+        validation_fraction: of the rows, held out for early stopping; of each member of an ensemble
+            another one.
+        patience: epochs without a better validation loss before training ends; of an ensemble,
+            before it ends for a member.
         bound: a Jensen bound to warm up on, for `bound_epochs`; `printed` is the report's
             form, for comparison.
         entropy: weight of a term that rewards even mixture weights.

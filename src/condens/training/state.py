@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -11,6 +11,7 @@ from torch import Generator, Tensor
 from condens.nn import DensityNetwork
 from condens.scalars import refused
 from condens.training.history import History, record_from_dict, record_to_dict
+from condens.training.members import Members
 from condens.training.settings import Settings
 
 Tensors = dict[str, Tensor]
@@ -29,7 +30,7 @@ class Position:
         skipped_in_a_row: the last of them.
         returns: how often the weights went back to the last good ones.
         rate_factor: by which the learning rate was lowered.
-        stalled_epochs: since the best one.
+        stalled_epochs: since the best one, of each member.
         done: whether the run has ended.
     """
 
@@ -43,7 +44,7 @@ class Position:
     skipped_in_a_row: int = 0
     returns: int = 0
     rate_factor: float = 1.0
-    stalled_epochs: int = 0
+    stalled_epochs: list[int] = field(default_factory=list)
     done: bool = False
 
     def next_epoch(self) -> None:
@@ -57,8 +58,9 @@ class Position:
         """Return the position of what `record_to_dict` returned; others are refused by name."""
         position = cls(**record_from_dict(cls, values))
         for name, value in vars(position).items():
-            if type(value) is int and not 0 <= value < 2**53:
-                raise refused(name, value, "0 to 2^53 was expected", "Pass what was saved.")
+            for number in value if isinstance(value, list) else [value]:
+                if type(number) is int and not 0 <= number < 2**53:
+                    raise refused(name, number, "0 to 2^53 was expected", "Pass what was saved.")
         return position
 
 
@@ -67,27 +69,39 @@ class State:
 
     def __init__(self, network: DensityNetwork, settings: Settings) -> None:
         self.network, self.settings = network, settings
+        self.members = Members(network, settings)
         # Of the noise and the dropout.
         self.generator = Generator(network.target_scaling.scale.device).manual_seed(settings.seed)
-        self.parameters: list[Tensor] = [p for p in network.parameters() if p.requires_grad]
-        # Only matrices shrink: a bias places a component, and has no reason to be small. We
-        # shrink them ourselves: a second group would cost a step more than its arithmetic.
-        self.matrices = [p for p in self.parameters if p.dim() > 1]
-        self.optimiser = torch.optim.AdamW(
-            self.parameters, lr=settings.learning_rate, weight_decay=0.0, fused=True
-        )
-        # As AdamW would at a parameter's first gradient: so every state has the same tensors.
-        for p in self.parameters:
-            self.optimiser.state[p] = {
+        self.parameters = self.members.parameters
+        # Of AdamW.
+        self.moments = [
+            {
                 "step": torch.zeros((), dtype=torch.float32, device=p.device),
                 "exp_avg": torch.zeros_like(p),
                 "exp_avg_sq": torch.zeros_like(p),
             }
+            for p in self.parameters
+        ]
+        shrinking = {id(p) for p in self.members.matrices}
+        # By weight decay and kind, as AdamW computes them at once.
+        self._groups: dict[tuple[float, torch.dtype, torch.device], list[tuple[Tensor, ...]]] = {}
+        for p, held in zip(self.parameters, self.moments, strict=True):
+            decay = settings.weight_decay if id(p) in shrinking else 0.0
+            group = self._groups.setdefault((decay, p.dtype, p.device), [])
+            group.append((p, *held.values()))
+        # Of a stack; of other networks, modules may put new tensors in place of old ones.
+        self._weights: Tensors | None = None
+        if self.members.stack is not None:
+            stacked = enumerate(self.members.stack.parameters)
+            self._weights = {
+                **{f"stack.{i}": p for i, p in stacked},
+                **{f"network.{name}": buffer for name, buffer in network.named_buffers()},
+            }
         self.average = [p.detach().clone() for p in self.parameters]
-        self.position = Position()
+        self.position = Position(stalled_epochs=[0] * len(self.members))
         self.history = History()
-        self.keep_good()
-        self.keep_best()
+        self.good: Tensors = _clones(self._now())
+        self.best: Tensors = _clones(network.state_dict())
 
     def tensors(self) -> Tensors:
         """Return every tensor of the state, by name, and the state of the generator."""
@@ -106,29 +120,54 @@ class State:
         """Become the state that `tensors` and `values` were taken from."""
         self.position = Position.from_dict(values["position"])
         self.history = History.from_dict(values["history"])
+        for of in (
+            self.position.stalled_epochs,
+            self.history.member_epochs,
+            self.history.member_nlls,
+        ):
+            if len(of) != len(self.members):
+                raise ValueError(f"it is of {len(of)} members, not {len(self.members)}")
         self._become(_below("now.", tensors))
         self.good, self.best = _below("good.", tensors), _below("best.", tensors)
         self.generator.set_state(tensors["generator"])
 
     def keep_good(self) -> None:
         """Remember the weights to return to."""
-        self.good = {name: t.detach().clone() for name, t in self._now().items()}
+        _copy(self._now(), self.good)
 
     def return_to_good(self) -> None:
         """Take the weights, the averages and the optimiser back; the position goes on."""
         self._become(self.good)
 
-    def keep_best(self) -> None:
-        """Remember the network as it is now, as the one to return."""
-        self.best = {name: t.detach().clone() for name, t in self.network.state_dict().items()}
+    def keep_best(self, member: int) -> None:
+        """Remember a member as it is now, as the one to return."""
+        network, prefix = self.members.networks[member], self.members.prefixes[member]
+        _copy(network.state_dict(prefix=prefix), self.best)
+
+    def close(self) -> None:
+        """Leave the best members in the network."""
+        self.network.load_state_dict(self.best)
+        self.members.release()
 
     @torch.no_grad()
     def step(self, rate: float) -> None:
-        """Let the optimiser take a step, and the average follow; faster at the beginning."""
-        self.optimiser.param_groups[0]["lr"] = rate
-        if self.settings.weight_decay and self.matrices:
-            torch._foreach_mul_(self.matrices, 1 - rate * self.settings.weight_decay)
-        self.optimiser.step()
+        """Take a step of AdamW, and let the average follow; faster at the beginning."""
+        for (decay, *_), group in self._groups.items():
+            parts = [(p, p.grad, *held) for p, *held in group if p.grad is not None]
+            if parts:
+                # What torch.optim.AdamW(fused=True) calls, which takes as long on the way there.
+                parameters, gradients, taken, first, second = map(list, zip(*parts, strict=True))
+                torch._foreach_add_(taken, 1)
+                torch._fused_adamw_(
+                    *(parameters, gradients, first, second, [], taken),
+                    lr=rate,
+                    beta1=0.9,
+                    beta2=0.999,
+                    weight_decay=decay,
+                    eps=1e-8,
+                    amsgrad=False,
+                    maximize=False,
+                )
         self.position.step += 1
         if self.settings.average:
             steps = self.position.step
@@ -148,20 +187,33 @@ class State:
         if self.settings.average:
             for parameter, average in zip(self.parameters, self.average, strict=True):
                 parameter.data, average.data = average.data, parameter.data
+            if self.members.stack is not None:
+                self.members.stack.attach()
 
     def _now(self) -> Tensors:
-        moments = [self.optimiser.state[p] for p in self.parameters]
+        moments, weights = self.moments, self._weights
         return {
-            **self.network.state_dict(prefix="network."),
+            **(self.network.state_dict(prefix="network.") if weights is None else weights),
             **{f"average.{i}": t for i, t in enumerate(self.average)},
             **{f"optimiser.{i}.{n}": t for i, held in enumerate(moments) for n, t in held.items()},
         }
 
     @torch.no_grad()
     def _become(self, held: Tensors) -> None:
-        self.network.load_state_dict(_below("network.", held))
+        if self._weights is None:
+            self.network.load_state_dict(_below("network.", held))
         for name, tensor in self._now().items():
             tensor.copy_(held[name])
+
+
+def _clones(tensors: Tensors) -> Tensors:
+    return {name: tensor.detach().clone() for name, tensor in tensors.items()}
+
+
+@torch.no_grad()
+def _copy(tensors: Tensors, held: Tensors) -> None:
+    """Copy tensors into those that are held by the same names."""
+    torch._foreach_copy_([held[name] for name in tensors], list(tensors.values()))
 
 
 def _below(prefix: str, tensors: Tensors) -> Tensors:

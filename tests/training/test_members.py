@@ -1,0 +1,354 @@
+"""Ensembles: every member is trained as it would be alone."""
+
+import copy
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+from helpers import runs
+from torch import Generator, nn
+from torch.testing import assert_close
+
+from condens.data import Rows
+from condens.errors import ArgumentError, RunDirectoryError, TrainingError
+from condens.nn import HEADS, Ensemble, FullHead, MixtureNetwork
+from condens.training import Settings, train
+from condens.training.batches import Batches, member_seed, random_folds
+from condens.training.members import Members
+from condens.training.state import State
+from condens.transforms import Integer
+
+NAN = float("nan")
+MEMBERS, ROWS = 3, 60
+
+
+def settings(**changes):
+    return Settings(
+        **{
+            "epochs": 5,
+            "batch_size": 16,
+            "clip": 0.5,
+            "warmup_steps": 3,
+            "start": "keep",
+            "seed": 4,
+        }
+        | changes
+    )
+
+
+def data(*, codes=False, gaps=False, weights=False, whole=False):
+    generator = Generator().manual_seed(2)
+    x = torch.randn(ROWS, 3, generator=generator, dtype=torch.float64)
+    y = x[:, :2] + 0.3 * torch.randn(ROWS, 2, generator=generator, dtype=torch.float64)
+    if codes:
+        x[:, 2] = torch.randint(4, (ROWS,), generator=generator)
+    if whole:
+        y[:, 1] = y[:, 1].round()
+    if gaps:
+        y[::4, 0] = NAN
+    return (x, y, 0.1 + torch.rand(ROWS, generator=generator).double()) if weights else (x, y)
+
+
+def network(seed=0, **options):
+    options = {"n_components": 2, "width": 6, "depth": 3, **options}
+    return MixtureNetwork.of(3, 2, generator=Generator().manual_seed(seed), **options).double()
+
+
+class Bent(nn.Module):
+    """A backbone that is computed one by one."""
+
+    features = 6
+
+    def __init__(self, seed):
+        super().__init__()
+        with torch.random.fork_rng():
+            torch.manual_seed(seed)
+            self.linear = nn.Linear(3, 6)
+
+    def forward(self, x):
+        return self.linear(x).tanh()
+
+
+def ensemble(make=network, given=None, **options):
+    made = Ensemble([make(seed, **options) for seed in range(MEMBERS)])
+    return made.prepare(*(given or data())[:2])
+
+
+def bent(seed):
+    return MixtureNetwork(Bent(seed), FullHead(6, 2, 2), condition_columns=3).double()
+
+
+def weights_of(trained):
+    return [p.detach() for p in trained.parameters()]
+
+
+FOLDS = random_folds(ROWS, 0.2, seed=1)[0]
+CASES = {
+    **{covariance: ({}, {"covariance": covariance}, {}) for covariance in HEADS},
+    **{f"{c} with gaps": ({"gaps": True}, {"covariance": c}, {}) for c in HEADS},
+    "weights": ({"weights": True}, {}, {}),
+    "weights and gaps": ({"weights": True, "gaps": True}, {}, {}),
+    "categories": ({"codes": True}, {"categories": [4], "normalise": True}, {}),
+    "bins": ({}, {"bins": 3}, {}),
+    "categories and bins": ({"codes": True}, {"categories": [4], "bins": 3}, {}),
+    "whole numbers": ({"whole": True}, {"transforms": [Integer(), Integer()]}, {}),
+    "no average": ({}, {}, {"average": 0.0}),
+    "constant rate": ({}, {}, {"schedule": "constant", "weight_decay": 0.1}),
+    "a bound": ({}, {}, {"bound": "uniform"}),
+    "entropy": ({"gaps": True}, {}, {"entropy": 0.1}),
+    "own backbones": ({}, {"make": bent}, {}),
+    "patience": ({}, {}, {"epochs": 12, "patience": 2, "learning_rate": 0.1}),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_members_train_as_they_would_alone(case):
+    """On their own rows, in their own order, with their own clip and best weights."""
+    kind, options, changes = CASES[case]
+    given, chosen = data(**kind), settings(**changes)
+    if case == "whole numbers":
+        given = (given[0], given[1].round())
+    together = ensemble(given=given, **options)
+    alone = copy.deepcopy(together).members
+    history = train(together, given, chosen, folds=FOLDS)
+    records = [
+        train(
+            one,
+            given,
+            replace(chosen, seed=member_seed(chosen.seed, m)),
+            folds=torch.where(m == FOLDS, 0, -1),
+        )
+        for m, one in enumerate(alone)
+    ]
+    for ours, one in zip(together.members, alone, strict=True):
+        assert_close(weights_of(ours), weights_of(one), rtol=1e-9, atol=1e-11)
+    assert history.member_epochs == [record.best_epoch for record in records]
+    assert max(history.member_epochs) == history.best_epoch > -1
+    best = [record.best_nll for record in records]
+    assert history.member_nlls == pytest.approx(best, rel=1e-9)
+    assert history.best_nll == pytest.approx(sum(best) / MEMBERS, rel=1e-9)
+    assert (history.rows, history.validation_rows) == (records[0].rows, records[0].validation_rows)
+    for number, epoch in enumerate(history.epochs):
+        if all(number < len(record.epochs) for record in records):
+            for name in ("train_nll", "validation_nll", "used_components", "unexplained_fraction"):
+                each = [getattr(record.epochs[number], name) for record in records]
+                assert getattr(epoch, name) == pytest.approx(sum(each) / MEMBERS, rel=1e-9)
+    assert len(history.epochs) == max(len(record.epochs) for record in records)
+    if case == "patience":
+        assert len({len(record.epochs) for record in records}) > 1  # some stall before others
+        assert history.stopped == "no better validation loss"
+
+
+def test_alike_members_are_stacked_and_others_are_not():
+    assert Members(ensemble(), settings()).stack is not None
+    assert Members(ensemble(bent), settings()).stack is None
+    assert Members(ensemble(), settings(entropy=0.1)).stack is None
+    assert Members(network(), settings()).stack is None
+
+
+def test_every_member_has_its_own_clip():
+    together = ensemble()
+    state = State(together, settings(clip=0.05))
+    batch = next(
+        Batches(together, Rows.of(*data()), [torch.arange(ROWS)] * 3).shuffled(0, 0, 0, 16)
+    )
+    state.members.loss(0, batch, complete=True).backward()
+    state.members.stack.show_gradients()
+    before = [[p.grad.clone() for p in one.parameters()] for one in together.members]
+    lengths = state.members.gradient_lengths()
+    expected = [math.sqrt(sum(float(g.square().sum()) for g in own)) for own in before]
+    assert lengths.tolist() == pytest.approx(expected, rel=1e-12)
+    state.members.settings = settings(clip=sorted(expected)[1])
+    state.members.clip(lengths)
+    for one, own, length in zip(together.members, before, expected, strict=True):
+        factor = min(1.0, sorted(expected)[1] / length)
+        found = [p.grad for p in one.parameters()]
+        assert_close(found, [factor * g for g in own], rtol=1e-4, atol=1e-9)
+
+
+class TestFolds:
+    def test_are_random_and_disjoint(self):
+        folds, order = random_folds(103, 0.1, seed=0)
+        assert folds[order].tolist() == [place // 10 if place < 100 else -1 for place in range(103)]
+        assert sorted(order.tolist()) == list(range(103))
+        assert (folds == -1).sum() == 3
+        assert folds[folds >= 0].bincount().tolist() == [10] * 10
+        assert not torch.equal(folds, random_folds(103, 0.1, seed=1)[0])
+        assert torch.equal(folds, random_folds(103, 0.1, seed=0)[0])
+
+    @pytest.mark.parametrize(("rows", "fraction"), [(2, 0.1), (2, 0.99), (3, 0.5), (5, 0.9)])
+    def test_leave_rows_on_both_sides(self, rows, fraction):
+        folds, _ = random_folds(rows, fraction, seed=0)
+        assert 0 < (folds == 0).sum() < rows
+
+    def test_members_validate_on_different_ones_and_train_on_the_others(self):
+        """A member whose fold holds rubbish is the only one that did not learn it."""
+        x, y = data()
+        y[FOLDS == 1] += 100.0
+        together = ensemble(given=(x, y))
+        history = train(
+            together, (x, y), settings(epochs=40, learning_rate=0.02), folds=FOLDS, warn=False
+        )
+        assert history.member_nlls[1] > max(history.member_nlls[0], history.member_nlls[2]) + 1
+
+    def test_are_used_again_where_there_are_fewer(self):
+        """And by default they are random ones, by the seed."""
+        given = settings(validation_fraction=0.5, epochs=2)
+        folds, _ = random_folds(ROWS, 0.5, given.seed)
+        together = ensemble()
+        history = train(together, data(), given)
+        assert history.validation_rows == 30
+        x, y = data()
+        for m, (member, nll) in enumerate(zip(together.members, history.member_nlls, strict=True)):
+            part = folds == m % 2
+            assert nll == pytest.approx(member.loss(x[part], y[part]).item(), rel=1e-9)
+
+    def test_of_unequal_sizes(self):
+        """A member with fewer rows begins its order again, and weights count as they are."""
+        folds = torch.full((ROWS,), -1)
+        folds[:5], folds[5:25], folds[25:26] = 0, 1, 2
+        together = ensemble(given=data(weights=True))
+        history = train(together, data(weights=True), settings(), folds=folds)
+        assert (history.rows, history.validation_rows) == (ROWS - 1, 20)
+        x, y, w = data(weights=True)
+        for m, (member, nll) in enumerate(zip(together.members, history.member_nlls, strict=True)):
+            part = folds == m
+            expected = member.loss(x[part], y[part], w[part] / w[part].sum())
+            assert nll == pytest.approx(expected.item(), rel=1e-9)
+
+    @pytest.mark.parametrize(
+        ("folds", "text"),
+        [
+            (torch.zeros(ROWS), r"folds is torch.float32, but whole numbers"),
+            (torch.zeros(3, dtype=torch.long), r"folds has shape \[3\], but there are 60 rows"),
+            (torch.full((ROWS,), -2), "folds has numbers below −1"),
+            (torch.zeros(ROWS, dtype=torch.long), "folds has 60 of 60 observed rows in fold 0"),
+            (torch.full((ROWS,), -1), "folds has 0 of 60 observed rows in fold 0"),
+            (2 * torch.arange(ROWS).clamp(max=1), "folds has 0 of 60 observed rows in fold 1"),
+        ],
+    )
+    def test_others_are_refused(self, folds, text):
+        with pytest.raises(ArgumentError, match=text):
+            train(ensemble(), data(), settings(), folds=folds)
+
+    def test_not_with_validation_rows(self):
+        with pytest.raises(ArgumentError, match="folds was passed with validation"):
+            train(ensemble(), data(), settings(), folds=FOLDS, validation=data())
+
+    def test_rows_that_do_not_count_have_none(self):
+        x, y = data()
+        more = torch.cat([x[:7], x]), torch.cat([torch.full((7, 2), NAN).double(), y])
+        folds = torch.cat([torch.zeros(7, dtype=torch.long), FOLDS])
+        one, other = ensemble(), ensemble()
+        train(one, (x, y), settings(), folds=FOLDS)
+        train(other, more, settings(), folds=folds)
+        assert_close(weights_of(one), weights_of(other), rtol=0, atol=0)
+
+
+def test_all_validate_on_given_rows_each_by_its_own_loss():
+    together, validation = ensemble(), [t[:20] for t in data(gaps=True)]
+    history = train(together, data(), settings(), validation=validation)
+    losses = [member.loss(*validation).item() for member in together.members]
+    assert history.member_nlls == pytest.approx(losses, rel=1e-9)
+    assert (history.rows, history.validation_rows) == (ROWS, 20)
+
+
+def test_validation_rows_far_outside_go_by_the_members_own_rule():
+    x, y = data()
+    together, validation = ensemble(), (50 * x[:20], y[:20])
+    history = train(together, (x, y), settings(epochs=2), validation=validation)
+    losses = [member.loss(*validation).item() for member in together.members]
+    assert history.member_nlls == pytest.approx(losses, rel=1e-9)
+
+
+def test_without_validation_rows_all_train_on_every_row():
+    together = ensemble()
+    history = train(together, data(), settings(validation_fraction=0.0))
+    assert (history.rows, history.validation_rows) == (ROWS, 0)
+    losses = [member.loss(*data()).item() for member in together.members]
+    assert history.member_nlls == pytest.approx(losses, rel=1e-9)
+
+
+def test_parameters_keep_their_identity_and_get_memory_of_their_own():
+    together = ensemble()
+    held = list(together.parameters())
+    train(together, data(), settings(epochs=1))
+    for parameter, before in zip(together.parameters(), held, strict=True):
+        assert parameter is before
+        assert parameter.untyped_storage().nbytes() == parameter.nbytes
+
+
+def test_callbacks_see_the_members_in_training():
+    together, seen = ensemble(), []
+    train(
+        together,
+        data(),
+        settings(epochs=3),
+        callbacks=lambda _: seen.append(
+            torch.cat([p.detach().flatten().clone() for p in together.parameters()])
+        ),
+    )
+    assert len(seen) == 3
+    assert not torch.equal(seen[0], seen[1])
+
+
+def test_a_frozen_member_stays_as_it_is():
+    together = ensemble()
+    together.members[1].requires_grad_(False)
+    before = copy.deepcopy(together)
+    history = train(together, data(), settings(), validation=data())
+    assert history.member_epochs[1] == -1
+    pairs = zip(together.members, before.members, strict=True)
+    same = [all(map(torch.equal, weights_of(now), weights_of(then))) for now, then in pairs]
+    assert same == [False, True, False]
+
+
+def test_diagnoses_rows_from_all_over_a_fold():
+    """Rows may be in order, here of their target; the first ones are not like the others."""
+    y = torch.linspace(-3, 3, 3000, dtype=torch.float64).unsqueeze(1)
+    x = torch.zeros(3000, 1, dtype=torch.float64)
+    made = [MixtureNetwork.of(1, 1, n_components=2, width=4).double() for _ in range(2)]
+    together = Ensemble(made).prepare(x, y)
+    history = train(together, (x, y), settings(epochs=1, learning_rate=1e-9, clip=1.0), warn=False)
+    assert history.epochs[0].usage == pytest.approx([0.25] * 4, abs=0.03)
+
+
+def test_autocast_dropout_and_noise():
+    together = ensemble(dropout=0.3).float()
+    changes = {"autocast": True, "condition_noise": 0.1, "target_noise": 0.1}
+    found = [train(copy.deepcopy(together), data(), settings(**changes)).best_nll for _ in range(2)]
+    assert found[0] == found[1]
+    assert math.isfinite(found[0])
+
+
+def test_what_diverges_is_named():
+    together = ensemble().float()
+    with torch.no_grad():
+        together.members[1].head.linear.bias.fill_(3e38)
+    with pytest.raises(TrainingError, match=r"The worst parameter is networks\.1\.") as caught:
+        train(together, data(), settings(epochs=20))
+    assert "not finite" in str(caught.value)
+    for parameter in together.parameters():
+        assert parameter.untyped_storage().nbytes() == parameter.nbytes
+
+
+def test_a_killed_run_goes_on_to_the_same_bytes(tmp_path):
+    assert runs.finish(runs.run, tmp_path / "whole", None, None, None, None, 3) == 0
+    directory = tmp_path / "run"
+    assert runs.finish(runs.run, tmp_path / "cut", directory, None, None, 45, 3) == -9
+    assert runs.finish(runs.run, tmp_path / "cut", directory, None, None, None, 3) == 0
+    whole, cut = (torch.load(tmp_path / name) for name in ("whole", "cut"))
+    for name, tensor in whole["weights"].items():
+        assert torch.equal(tensor, cut["weights"][name]), name
+    assert whole["history"]["member_nlls"] == cut["history"]["member_nlls"]
+    assert whole["history"]["member_epochs"] == cut["history"]["member_epochs"]
+
+
+def test_a_run_keeps_its_folds(tmp_path):
+    train(ensemble(), data(), settings(), folds=FOLDS, directory=tmp_path)
+    other = ensemble()
+    with pytest.raises(RunDirectoryError, match="holds a run on other data"):
+        train(other, data(), settings(), folds=FOLDS.flip(0), directory=tmp_path)
+    for parameter in other.parameters():
+        assert parameter.untyped_storage().nbytes() == parameter.nbytes
