@@ -64,9 +64,10 @@ def test_files_keep_them(model, tmp_path):
 
 
 def test_a_model_that_goes_on_sets_them_anew():
-    model = regressor(calibration_fraction=0.2, warm_start=True).fit(X, Y)
+    model = regressor(calibration_fraction=0.1, warm_start=True).fit(X, Y)
     first, components = model.history_.adjustment, model.network_.tail.components
     assert model.calibration_ is not None
+    assert first.rows == 11
     model.set_params(calibration_fraction=0.0).fit(X, Y)
     assert model.history_.adjustment != first
     assert not hasattr(model, "calibration_")

@@ -56,7 +56,7 @@ DECLARED = {
 
 
 @parametrize_with_checks(
-    [MDNRegressor(2, width=16, settings=Settings(epochs=40, batch_size=32))],
+    [MDNRegressor(2, n_members=1, width=16, settings=Settings(epochs=40, batch_size=32))],
     expected_failed_checks=lambda _: DECLARED,
 )
 @pytest.mark.filterwarnings("ignore::UserWarning")
@@ -427,11 +427,11 @@ def test_names_work_wherever_a_target_is_asked_for():
 
 @pytest.mark.parametrize("frame", [pd.DataFrame, pl.DataFrame], ids=["pandas", "polars"])
 def test_targets_are_taken_by_their_names(frame):
-    y = frame({"price": NAMED["price"].to_numpy(), "größe": NAMED["größe"].to_numpy()})
+    y = frame({"price": Y[:, 0], "größe": Y[:, 1]})
     swapped = y[["größe", "price"]]
     model = regressor(settings=Settings(epochs=5)).fit(X, y)
     assert model.score(X, swapped) == model.score(X, y)
-    assert model.score(X, y) == model.score(X, NAMED.to_numpy())
+    assert model.score(X, y) == model.score(X, Y)
     assert_array_equal(model.score_samples(X, swapped), model.score_samples(X, y))
     for scorer in (log_likelihood_scorer, energy_scorer):
         assert scorer(model, X, swapped) == scorer(model, X, y)
@@ -819,8 +819,12 @@ def test_questions_that_are_refused(fitted):
 
 def test_history(fitted):
     assert [epoch.epoch for epoch in fitted.history_.epochs] == [0, 1, 2]
-    assert fitted.history_.rows + fitted.history_.validation_rows == 151
-    assert fitted.history_.adjustment.rows == 17
+    # Where a third calibrates, too few rows are left to hold out others for spread and tail.
+    assert fitted.history_.rows + fitted.history_.validation_rows == 168
+    assert fitted.history_.adjustment.rows == 0
+    whole = regressor().fit(X, Y).history_
+    assert whole.rows + whole.validation_rows == 228
+    assert whole.adjustment.rows == 12
 
 
 def test_the_history_is_drawn_where_pyplot_sees_it(fitted, tmp_path):

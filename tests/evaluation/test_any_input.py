@@ -44,7 +44,7 @@ def normals(n=N, size=2, names=None):
 DENSITY = normals()
 Y = DENSITY.sample(generator=Generator().manual_seed(1)).numpy()
 ONE, THETA = torch.ones(N), torch.as_tensor(Y)
-FAST = {"epochs": 2, "n_components": 1, "random_state": 0}
+FAST = {"epochs": 2, "n_components": 1, "n_members": 1, "random_state": 0}
 
 
 @pytest.mark.parametrize(

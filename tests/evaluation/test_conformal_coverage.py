@@ -117,8 +117,8 @@ def test_a_share_of_the_rows_may_be_kept_for_it():
     rng = np.random.default_rng(6)
     model = regressor(3, width=32, calibration_fraction=0.4, settings=Settings(epochs=5))
     model.fit(*heteroscedastic(2500, rng))
-    assert model.history_.rows + model.history_.validation_rows == 1350
-    assert model.history_.adjustment.rows == 150
+    assert model.history_.rows + model.history_.validation_rows == 1425
+    assert model.history_.adjustment.rows == 75
     low, high = bounds(1000, TEST, COVERAGE)
     for share in coverages(model, *heteroscedastic(TEST, rng)):
         assert low <= share <= high

@@ -57,7 +57,9 @@ def fitted():
         columns=["lat", "lon"],
         index=x.index,
     )
-    model = MDNRegressor(2, random_state=0, epochs=15, width=16, depth=1).fit(x[:300], y[:300])
+    model = MDNRegressor(2, n_members=1, random_state=0, epochs=15, width=16, depth=1).fit(
+        x[:300], y[:300]
+    )
     return model, x, y
 
 
@@ -97,7 +99,7 @@ def test_models_of_every_kind_agree(fitted):
 def test_at_the_end_of_a_pipeline(fitted):
     _, x, y = fitted
     x = x[["a", "b"]].to_numpy()
-    line = make_pipeline(StandardScaler(), MDNRegressor(1, random_state=0, epochs=2))
+    line = make_pipeline(StandardScaler(), MDNRegressor(1, n_members=1, random_state=0, epochs=2))
     line.fit(x, y)
     report = evaluate(line, x, y)
     expected = line[-1].score_samples(line[:-1].transform(x), y).mean()
@@ -442,7 +444,7 @@ def test_a_regressor_out_of_fold(fitted):
     _, x, y = fitted
     # Of 22 validation rows one is wild, if another tenth is held out.
     settings = Settings(epochs=2, spread=1.0, tail=0.001)
-    model = MDNRegressor(1, random_state=0, settings=settings, width=8, depth=1)
+    model = MDNRegressor(1, n_members=1, random_state=0, settings=settings, width=8, depth=1)
     report = cross_evaluate(model, x, y, cv=2)
     assert report.n_rows == 500
     assert report.names == ("lat", "lon")

@@ -250,7 +250,7 @@ def interrupted_fit(out, door, moment, signals=1, fitted=False):
         Path(f"{out}.ready").touch()
         return Alarm(moment, signals)
 
-    model = MDNRegressor(2, settings=given, random_state=0, backbone=make)
+    model = MDNRegressor(2, n_members=1, settings=given, random_state=0, backbone=make)
     if fitted:
         model.set_params(backbone=None).fit(x, y).set_params(backbone=make)
     before = vars(model).copy()

@@ -450,7 +450,7 @@ def test_sbi_takes_a_builder(d):
 
 
 def regressor(**options):
-    return MDNRegressor(**{"n_components": 2, "width": 8, "settings": Settings(epochs=2),
+    return MDNRegressor(**{"n_components": 2, "n_members": 1, "width": 8, "settings": Settings(epochs=2),
                            "random_state": 0, **options})  # fmt: skip
 
 

@@ -274,7 +274,7 @@ def file_of(kind):
         if kind == "regressor":
             rng = np.random.default_rng(0)
             x, y = rng.normal(size=(40, 2)), np.exp(rng.normal(size=(40, 2)))
-            MDNRegressor(2, width=4, settings=Settings(epochs=1), random_state=0, target_transform="positive",
+            MDNRegressor(2, n_members=1, width=4, settings=Settings(epochs=1), random_state=0, target_transform="positive",
                          calibration_fraction=0.3).fit(x, y).save(path)  # fmt: skip
         else:
             transforms = [Integer(0), Interval(0.0, 1.0)] if kind == "transforms" else None

@@ -27,7 +27,7 @@ pytestmark = pytest.mark.slow
 
 
 def regressor(**options):
-    return MDNRegressor(**{"n_components": 3, "width": 16, "random_state": 0,
+    return MDNRegressor(**{"n_components": 3, "n_members": 1, "width": 16, "random_state": 0,
                            "settings": Settings(epochs=30), **options})  # fmt: skip
 
 

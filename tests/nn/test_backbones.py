@@ -63,8 +63,22 @@ def test_dropout_acts_in_training_alone_and_on_blocks_alone():
 @pytest.mark.parametrize(
     "options",
     [
-        {"width": 128, "depth": 2, "activation": "silu", "normalise": False, "dropout": 0.0},
-        {"width": 5, "depth": 3, "activation": "tanh", "normalise": True, "dropout": 0.25},
+        {
+            "width": 128,
+            "depth": 2,
+            "activation": "silu",
+            "normalise": False,
+            "dropout": 0.0,
+            "bins": 0,
+        },
+        {
+            "width": 5,
+            "depth": 3,
+            "activation": "tanh",
+            "normalise": True,
+            "dropout": 0.25,
+            "bins": 4,
+        },
     ],
 )
 def test_to_dict_makes_another_like_it(options):

@@ -89,6 +89,7 @@ class TestRoundTrip:
         [
             {"normalise": True, "depth": 3},
             {"dropout": 0.25, "depth": 3},
+            {"bins": 4},
             {"depth": 1, "width": 1},
             {"floor": 0},
             {"floor": 1e-30},
@@ -219,6 +220,7 @@ class TestFile:
                         "activation": "silu",
                         "normalise": False,
                         "dropout": 0.0,
+                        "bins": 0,
                     },
                     "head": {
                         "covariance": "full",

@@ -152,6 +152,7 @@ LAYERS = {
     "activation": st.sampled_from(("silu", "relu", "tanh", "gelu", np.str_("tanh"))),
     "normalise": TRUTH,
     "dropout": FRACTIONS,
+    "bins": wholes(0, 3),
 }
 NETWORK_BACKBONES = {
     "mlp": {"inputs": wholes(1, 4), **LAYERS},
@@ -184,7 +185,8 @@ REGRESSOR = {
     "floor": SCALES | st.none(),
     "width": wholes(1, 500),
     "depth": wholes(1, 50),
-    "dropout": FRACTIONS,
+    "dropout": FRACTIONS | st.none(),
+    "n_bins": wholes(0, 50) | st.just("auto"),
     "n_members": wholes(1, 20),
     "target_transform": None,  # the network's
     "backbone": None,

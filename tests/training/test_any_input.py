@@ -61,7 +61,7 @@ class TestModesOfAutograd:
         x, y = rows()
 
         def fits():
-            model = MDNRegressor(2, width=8, settings=SHORT, random_state=0).fit(x, y)
+            model = MDNRegressor(2, n_members=1, width=8, settings=SHORT, random_state=0).fit(x, y)
             return [
                 model.network_,
                 model.partial_fit(x, y).network_,

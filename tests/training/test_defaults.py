@@ -1,4 +1,4 @@
-"""What suits a number of rows."""
+"""Defaults by the number of rows."""
 
 import math
 
@@ -18,12 +18,18 @@ def test_enough_steps_within_bounds(rows):
     assert steps > 3900 or settings.epochs == 1000
     assert steps <= 4000 or settings.epochs == 100
     assert settings.patience == math.ceil(0.15 * settings.epochs)
-    assert settings.condition_noise == pytest.approx(min(0.1, 2 / rows**0.5))
+    assert settings.condition_noise == 0
+    assert settings.validation_fraction == 0.1
 
 
 def test_fewer_components_for_fewer_rows():
-    found = [default_components(rows) for rows in (1, 499, 500, 4999, 5000, 10**6)]
+    found = [default_components(rows) for rows in (1, 499, 500, 9999, 10_000, 10**6)]
     assert found == [3, 3, 5, 5, 10, 10]
+
+
+def test_members_validate_on_ten_rows_at_least_and_a_fifth_at_most():
+    found = [default_settings(rows, 5).validation_fraction for rows in (10, 80, 200, 10**5)]
+    assert found == pytest.approx([0.2, 0.125, 0.05, 0.05])
 
 
 def test_no_rows_are_refused():

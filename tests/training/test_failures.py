@@ -225,7 +225,7 @@ class TestDiagnosis:
         if target is None:
             target = network(condition).sample()
         found = diagnose(network, condition[: len(target)], target)
-        return found, problems(found)
+        return found, problems(found, n_rows=200)
 
     def test_a_healthy_one_has_no_advice(self):
         found, advice = self.look(self.network())

@@ -53,6 +53,7 @@ OTHER_OPTIONS = {
     "depth": (3, "backbone.layers.3.change.0.weight"),
     "normalise": (True, "backbone.layers.2.change.0.weight"),
     "dropout": (0.3, "backbone.dropout"),
+    "bins": (4, "backbone.layers.0.edge"),
     "floor": (0.5, "head.floor"),
     "ceiling": (50.0, "head.ceiling"),
     "rank": None,  # below

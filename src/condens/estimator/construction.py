@@ -22,7 +22,14 @@ from condens.errors import (
     TargetWarning,
 )
 from condens.files import as_path
-from condens.nn import HEADS, DensityNetwork, Ensemble, Head, MixtureNetwork
+from condens.nn import (
+    HEADS,
+    DensityNetwork,
+    Ensemble,
+    Head,
+    MixtureNetwork,
+    PiecewiseLinear,
+)
 from condens.nn.randomness import torch_seeded_by
 from condens.persistence import network_to_dict
 from condens.persistence.header import reason
@@ -31,6 +38,9 @@ from condens.training import Settings
 from condens.transforms import Real, Transform, choice
 from condens.transforms.base import ON_A_BOUND
 
+# Linear pieces of a number, where validation rows prefer them to none, and the dropout of networks
+# with them, which learn rows by heart more easily.
+BINS, DROPOUT_WITH_BINS = 24, 0.1
 # Parameters that are also fields of `Settings`.
 SETTING_NAMES = ("epochs", "batch_size", "learning_rate", "validation_fraction")
 
@@ -57,7 +67,9 @@ class Architecture:
         covariance: see `condens.nn.HEADS`.
         rank: of low-rank covariances; None for the head's default.
         floor: smallest scale of the standardised targets; None for the head's default.
-        width, depth, dropout: of the MLP.
+        width, depth: of the MLP.
+        dropout: of the MLP; None for 0.1 with bins, else 0.
+        n_bins: linear pieces in which it reads every number; "auto" for none until they are chosen.
         n_members: networks in an ensemble.
         backbone: makes a module from the number of columns, in place of the MLP.
     """
@@ -70,8 +82,9 @@ class Architecture:
     rank: int | None = None
     floor: float | None = None
     width: int = 128
-    depth: int = 2
-    dropout: float = 0.0
+    depth: int = 3
+    dropout: float | None = None
+    n_bins: int | str = 0
     n_members: int = 1
     backbone: Callable[[int], nn.Module] | None = None
 
@@ -98,7 +111,8 @@ class Architecture:
                 covariance=self.covariance,
                 width=self.width,
                 depth=self.depth,
-                dropout=self.dropout,
+                dropout=self._dropout,
+                bins=self.bins,
                 categories=self.categories,
                 names=self.names,
                 transforms=transforms,
@@ -123,15 +137,51 @@ class Architecture:
             transforms=transforms,
         )
 
+    @property
+    def bins(self) -> int:
+        """The linear pieces of every number; none where the backbone is a user's."""
+        return self.n_bins if isinstance(self.n_bins, int) and self.backbone is None else 0
+
+    @property
+    def kinds(self) -> list["Architecture"]:
+        """The architectures to choose from: without and with bins where that is to be chosen.
+
+        One network alone does without: to try both would double the cost.
+        """
+        choose = self.n_bins == "auto" and self.n_members > 1 and self.backbone is None
+        numbers = self.n_columns > len(self.categories)
+        bins = (0, BINS) if choose and numbers else (self.bins,)
+        return [replace(self, n_bins=number) for number in bins]
+
+    @property
+    def _dropout(self) -> float:
+        if self.dropout is not None:
+            return self.dropout
+        return DROPOUT_WITH_BINS if self.bins else 0.0
+
+    def members(
+        self,
+        n_components: int,
+        count: int,
+        *,
+        generator: Generator,
+        device: torch.device | None = None,
+    ) -> list[MixtureNetwork]:
+        """Return several untrained networks."""
+        made = (self.network(n_components, generator=generator) for _ in range(count))
+        return [network.to(device) for network in made]
+
     def networks(self, n_components: int, *, generator: Generator) -> DensityNetwork:
         """Return an untrained network, or an ensemble of several members."""
-        members = [self.network(n_components, generator=generator) for _ in range(self.n_members)]
+        members = self.members(n_components, self.n_members, generator=generator)
         return members[0] if self.n_members == 1 else Ensemble(members)
 
     def check_unchanged(self, fitted: DensityNetwork, n_components: int | str | None) -> None:
         """Refuse to go on training a network that the parameters no longer describe."""
         count = n_components if isinstance(n_components, int) else n_components_of(fitted)
-        asked, known = self.networks(count, generator=Generator()).double(), copy.deepcopy(fitted)
+        bins = n_bins_of(fitted) if self.n_bins == "auto" else self.bins
+        asked = replace(self, n_bins=bins).networks(count, generator=Generator()).double()
+        known = copy.deepcopy(fitted)
         known.drop_adjustment()
         ours, theirs = (set(_leaves(network_to_dict(network))) for network in (asked, known))
         if ours != theirs:
@@ -159,6 +209,12 @@ def _n_features(backbone: object) -> int:
 def n_components_of(network: DensityNetwork) -> int:
     """Return the number of components of a network, or of each member of an ensemble."""
     return next(m.n_components for m in network.modules() if isinstance(m, Head))
+
+
+def n_bins_of(network: DensityNetwork) -> int:
+    """Return the linear pieces in which a network reads every number."""
+    found = (m.bins for m in network.modules() if isinstance(m, PiecewiseLinear))
+    return next(found, 0)
 
 
 def _leaves(value: Any, place: str = "") -> Iterator[tuple[str, Any]]:
@@ -313,6 +369,13 @@ def _n_components(name: str, value: Any) -> int | str:
     )
 
 
+def _n_bins(name: str, value: Any) -> int | str:
+    fix = 'Pass 0 for none, a number such as 24, or "auto" to let validation rows decide.'
+    return (
+        value if isinstance(value, str) and value == "auto" else as_whole(name, value, 0, fix=fix)
+    )
+
+
 def _device(name: str, value: Any) -> torch.device:
     try:
         torch.empty(1, device=torch.device(value)).cpu()
@@ -351,7 +414,8 @@ CHECKS: Mapping[str, Check] = {
     ),
     "width": partial(_POSITIVE, fix="Pass a number such as 128."),
     "depth": partial(_POSITIVE, fix="Pass a number such as 2."),
-    "dropout": _FRACTION,
+    "dropout": _optional(_FRACTION),
+    "n_bins": _n_bins,
     "n_members": partial(_POSITIVE, fix="Pass 1 for one network, or a number such as 5."),
     "calibration_fraction": _FRACTION,
     "backbone": _optional(
@@ -393,6 +457,13 @@ def check_parameters(values: Mapping[str, Any]) -> dict[str, Any]:
             got=f"is {checked['rank']} with covariance={checked['covariance']!r}",
             expected="only low-rank covariances have one",
             fix="Leave it out, or pass covariance='low_rank'.",
+        )
+    if checked["n_bins"] not in (0, "auto") and checked["backbone"] is not None:
+        raise ArgumentError(
+            "n_bins",
+            got=f"is {checked['n_bins']} with a backbone",
+            expected="a backbone of yours reads the columns as they are",
+            fix="Leave it out, or put a condens.nn.PiecewiseLinear into the backbone.",
         )
     if checked["validation_fraction"] and checked["splitter"] is not None:
         raise ArgumentError(

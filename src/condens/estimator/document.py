@@ -44,6 +44,7 @@ PLAIN_PARAMETERS = (
     "floor",
     "learning_rate",
     "n_components",
+    "n_bins",
     "n_members",
     "random_state",
     "rank",

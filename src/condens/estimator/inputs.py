@@ -123,8 +123,8 @@ def _read_targets(y: TableLike, name: str, *, observed: bool = True) -> TargetCo
 
 # Fraction of the rows, or of the groups, that spread and tail are set on, and how many of either
 # there must be: with fewer, training needs them more.
-ADJUSTMENT_FRACTION = 0.1
-MIN_ADJUSTMENT_ROWS, MIN_ADJUSTMENT_GROUPS = 100, 10
+ADJUSTMENT_FRACTION = 0.05
+MIN_ADJUSTMENT_ROWS, MIN_ADJUSTMENT_GROUPS = 200, 20
 
 
 class Division(NamedTuple):

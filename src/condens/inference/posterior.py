@@ -17,7 +17,7 @@ from condens.distributions.dimensions import check_names
 from condens.errors import ArgumentError, NotFiniteError, ShapeError, UnusedComponentsWarning
 from condens.estimator.construction import Architecture, announced_transforms, check_parameter
 from condens.inference.priors import Prior, off_bounds, transforms_of
-from condens.nn import MixtureNetwork
+from condens.nn import DensityNetwork
 from condens.scalars import as_whole
 from condens.training import History, Settings, default_components, default_settings, train
 from condens.training.interruption import how_far, interruption
@@ -37,7 +37,7 @@ class AmortisedPosterior:
         observation_names: of the columns, if observations were passed in a data frame.
     """
 
-    network: MixtureNetwork
+    network: DensityNetwork
     observation_shape: torch.Size
     history: History
     observation_names: tuple[str, ...] | None = None
@@ -96,6 +96,7 @@ def posterior(
     target_transform: TargetTransform = None,
     prior: Prior | None = None,
     n_components: int | None = None,
+    n_members: int = 5,
     names: Sequence[str] | None = None,
     settings: Settings | None = None,
     random_state: int = 0,
@@ -116,6 +117,7 @@ def posterior(
             normal: where an observation says nothing, one component is the exact posterior.
         n_components: of the mixture; by default 3, 5 or 10 by the number of rows, see
             `condens.training.default_components`.
+        n_members: networks whose densities are averaged.
         names: of the parameters.
         settings: how to train; by default `condens.training.default_settings` of the number of
             rows. The seed is `random_state`.
@@ -126,7 +128,7 @@ def posterior(
     >>> theta = 2 * torch.rand(300, 2, generator=Generator().manual_seed(0)) - 1
     >>> learned = posterior(theta, theta.sum(1), settings=Settings(epochs=20), names=["a", "b"])
     >>> learned.given([1.5])
-    GaussianMixture(batch_shape=[], n_components=3, dimensions=2, covariance='full',
+    GaussianMixture(batch_shape=[], n_components=15, dimensions=2, covariance='full',
                     names=('a', 'b'))
     """
     settings = check_parameter("settings", settings)
@@ -138,6 +140,7 @@ def posterior(
             expected="the posterior has no search for it",
             fix="Pass a number, or leave it out for a default by the number of rows.",
         )
+    members = check_parameter("n_members", n_members)
     seed = as_whole("random_state", random_state, 0, fix="Pass a seed such as 0.")
     given = TargetColumns.of(parameters, "parameters")
     if names is not None:
@@ -145,11 +148,14 @@ def posterior(
     seen, observation_names = _read_rows(observations)
     given, transforms = _transforms(target_transform, prior, given)
     rows = Rows.of(seen.flatten(1), given.values, names=("observations", "parameters", "weights"))
-    settings = replace(settings or default_settings(len(rows)), seed=seed)
+    settings = replace(settings or default_settings(len(rows), members), seed=seed)
     with gradients(), interruption() as interrupted:
         network = Architecture(
-            n_columns=rows.condition.shape[1], names=given.names, transforms=transforms
-        ).network(count or default_components(len(rows)), generator=Generator().manual_seed(seed))
+            n_columns=rows.condition.shape[1],
+            names=given.names,
+            transforms=transforms,
+            n_members=members,
+        ).networks(count or default_components(len(rows)), generator=Generator().manual_seed(seed))
         history = train(network, rows, settings, warn=False)
     if interrupted.is_set():
         raise KeyboardInterrupt(f"posterior was interrupted {how_far(history)}.")

@@ -1,4 +1,4 @@
-"""Defaults by dataset size, tuned on small tables."""
+"""Defaults by dataset size."""
 
 import math
 
@@ -11,29 +11,33 @@ MIN_STEPS = 4000
 MIN_EPOCHS, MAX_EPOCHS = 100, 1000
 # Fraction of the epochs without a better validation loss before training ends.
 PATIENCE_FRACTION = 0.15
-# Largest noise on the condition, in standard deviations.
-MAX_NOISE = 0.1
+# Rows that a member of an ensemble validates on: a fraction of all, but some at least, and not too
+# many. The members' folds differ, so that together they use every row.
+MEMBER_FRACTION, MIN_MEMBER_ROWS, MAX_MEMBER_FRACTION = 0.05, 10, 0.2
 
 
-def default_settings(n_rows: int) -> Settings:
-    """Return settings for a number of rows.
+def default_settings(n_rows: int, n_members: int = 1) -> Settings:
+    """Return settings for a number of rows, and of members of an ensemble.
 
-    Few rows get more epochs, for enough steps, and more noise on the condition, 2/√n_rows of its
-    standard deviation but at most 0.1, which keeps the network from learning them by heart.
+    Few rows get more epochs, for enough steps. Members validate on a twentieth of the rows each, a
+    single network on a tenth.
 
     >>> default_settings(500).epochs, default_settings(100_000).epochs
     (250, 100)
     """
     n_rows = as_whole("n_rows", n_rows, 1, fix="Pass the number of training rows.")
     steps = math.ceil(n_rows / batch_size(Settings(), n_rows))
+    validation = Settings().validation_fraction
+    if n_members > 1:
+        validation = min(max(MEMBER_FRACTION, MIN_MEMBER_ROWS / n_rows), MAX_MEMBER_FRACTION)
     epochs = min(max(MIN_STEPS // steps, MIN_EPOCHS), MAX_EPOCHS)
     return Settings(
         epochs=epochs,
         patience=math.ceil(PATIENCE_FRACTION * epochs),
-        condition_noise=min(MAX_NOISE, 2 / math.sqrt(n_rows)),
+        validation_fraction=validation,
     )
 
 
 def default_components(n_rows: int) -> int:
-    """Return a number of components: 3 below 500 rows, 5 below 5000, 10 from there on."""
-    return 3 if n_rows < 500 else 5 if n_rows < 5000 else 10
+    """Return a number of components: 3 below 500 rows, 5 below 10 000, 10 from there on."""
+    return 3 if n_rows < 500 else 5 if n_rows < 10_000 else 10

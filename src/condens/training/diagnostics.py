@@ -23,6 +23,8 @@ ROWS_DIAGNOSED = 256
 MAX_MULTIPLICATIONS = 100_000
 # A row whose distance from every component is less probable than this is explained by none.
 UNEXPLAINED_PROBABILITY = 1e-6
+# Fewer such rows are chance: one in a small fold would be several percent.
+MIN_UNEXPLAINED_ROWS = 3
 
 
 class Diagnosis(NamedTuple):
@@ -104,12 +106,12 @@ def _unexplained_from(dimensions: int) -> float:
     return high
 
 
-def problems(found: Diagnosis, members: int = 1) -> list[CondensWarning]:
-    """Return a warning for every problem, with what to do about it."""
+def problems(found: Diagnosis, n_rows: int, members: int = 1) -> list[CondensWarning]:
+    """Return a warning for every problem in `n_rows` rows of all members, with what to do."""
     n_components, used = len(found.usage) // members, found.used_components
     candidates = [
         (
-            found.unexplained_fraction > 0.01,
+            found.unexplained_fraction > max(0.01, (MIN_UNEXPLAINED_ROWS - 0.5) / max(n_rows, 1)),
             UnexplainedRowsWarning(
                 f"{found.unexplained_fraction:.1%} of the validation rows are explained by no "
                 "component. Use more components, a larger floor or more target_noise, or look for "

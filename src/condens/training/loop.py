@@ -27,7 +27,7 @@ from condens.nn.randomness import drawing_from, draws_from_torch, torch_seeded_b
 from condens.scalars import as_real, is_truth
 from condens.training.adjustment import adjust
 from condens.training.batches import Batches, Noise, batch_size, random_folds
-from condens.training.diagnostics import Diagnosis, problems
+from condens.training.diagnostics import ROWS_DIAGNOSED, Diagnosis, problems
 from condens.training.history import Epoch, History
 from condens.training.interruption import how_far, interruption
 from condens.training.progress import Progress
@@ -256,7 +256,8 @@ class _Loop:
                     f"in epoch {self.history.best_epoch + 1}"
                 )
         if position.done:
-            found = problems(self._diagnose(), len(self.members))
+            rows = sum(min(len(part), ROWS_DIAGNOSED) for part in self.validation.parts)
+            found = problems(self._diagnose(), rows, len(self.members))
             self.history.warnings = [str(problem) for problem in found]
             self.history.warning_classes = [type(problem).__name__ for problem in found]
         return self.history

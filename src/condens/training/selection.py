@@ -1,4 +1,4 @@
-"""The number of components, chosen on validation rows."""
+"""What validation rows decide: the number of components, and the kind of an ensemble's members."""
 
 import math
 import os
@@ -13,10 +13,10 @@ from torch import Generator, Tensor
 
 from condens.data import Data, Rows
 from condens.errors import InterruptedWarning, KindError
-from condens.nn import MixtureNetwork
-from condens.nn.randomness import loan, torch_seeded_by
+from condens.nn import Ensemble, MixtureNetwork
+from condens.nn.randomness import loan, mixed_seed, torch_seeded_by
 from condens.scalars import as_whole
-from condens.training.batches import Batches
+from condens.training.batches import Batches, random_folds
 from condens.training.history import History
 from condens.training.interruption import how_far, interruption
 from condens.training.loop import Callback, gradients, train
@@ -27,6 +27,8 @@ MAX_COMPONENTS = 16
 MAX_FIRST_LOSS = 0.05
 # Trials in a row that may be worse.
 MAX_FAILURES = 2
+# Members of each kind that are trained before one kind is chosen.
+FIRST_MEMBERS = 2
 # Rows that are compared, and rows that decide which components matter least.
 ROWS_COMPARED, ROWS_RANKED = 20_000, 2000
 
@@ -176,6 +178,74 @@ def reduce_components(
     if interrupted.is_set():
         chosen.history.stopped = "interrupted"
     return chosen
+
+
+def train_members(
+    kinds: Sequence[Callable[[int], list[MixtureNetwork]]],
+    data: Data,
+    settings: Settings,
+    *,
+    n_members: int,
+    validation: Data | None = None,
+    folds: Tensor | None = None,
+    directory: str | os.PathLike[str] | None = None,
+    checkpoint_seconds: float = 10.0,
+    callbacks: Callback | Sequence[Callback] = (),
+    progress: bool | None = None,
+) -> tuple[Ensemble, History]:
+    """Train the first members of each kind, then the others of the better one; never warn.
+
+    The kinds are compared by the mean validation loss of their first members, which validate on the
+    same folds; without validation rows the first kind is taken. Each kind makes a number of new
+    networks. The history is that of the first members,
+    with what it tells of each member for all.
+    """
+    rows = Rows.given(data, "data").observed()
+    if folds is None and validation is None and settings.validation_fraction and len(rows) > 1:
+        folds, _ = random_folds(len(rows), settings.validation_fraction, settings.seed)
+
+    if folds is None and validation is None:
+        kinds = kinds[:1]
+
+    def fit(members: list[MixtureNetwork], name: str, first: int) -> tuple[Ensemble, History]:
+        ensemble = Ensemble(members)
+        own = folds
+        if folds is not None:  # those that follow the folds of the members before
+            own = torch.where(folds < 0, folds, (folds - first) % (int(folds.max()) + 1))
+        seed = mixed_seed(settings.seed, "members", first) if first else settings.seed
+        history = train(
+            ensemble,
+            rows,
+            replace(settings, seed=seed),
+            validation=validation,
+            folds=own,
+            directory=None if directory is None else Path(directory) / name,
+            checkpoint_seconds=checkpoint_seconds,
+            callbacks=callbacks,
+            progress=progress,
+            warn=False,
+        )
+        return ensemble, history
+
+    # Not all but one: a member that is trained alone has the scales of its own rows.
+    some = len(kinds) > 1 and n_members > FIRST_MEMBERS + 1
+    count = FIRST_MEMBERS if some else n_members
+    with gradients(), interruption() as interrupted:
+        trials: list[tuple[Ensemble, History]] = []
+        for number, make in enumerate(kinds):
+            trials.append(fit(make(count), f"kind-{number}", 0))
+            if interrupted.is_set() or trials[-1][1].stopped == "callback":
+                break
+        best = min(range(len(trials)), key=lambda kind: trials[kind][1].best_nll)
+        ensemble, history = trials[best]
+        ended = interrupted.is_set() or trials[-1][1].stopped == "callback"
+        if count < n_members and not ended:
+            others, later = fit(kinds[best](n_members - count), "members", count)
+            ensemble = ensemble.joined(others)
+            history = history.joined(later)
+    if interrupted.is_set():
+        history.stopped = "interrupted"
+    return ensemble, history
 
 
 def _divide(data: Data, validation: Data | None, settings: Settings) -> tuple[Rows, Rows]:

@@ -64,7 +64,7 @@ class Settings:
     learning_rate: float = 3e-3
     schedule: Schedule = "cosine"
     warmup_steps: int = 100
-    weight_decay: float = 1e-4
+    weight_decay: float = 0.03
     clip: float = 5.0
     condition_noise: float | Literal["rule"] = 0.0
     target_noise: float | Literal["rule"] = 0.0

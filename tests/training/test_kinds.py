@@ -1,0 +1,126 @@
+"""Members of the kind that validation rows prefer."""
+
+import math
+import signal
+import threading
+
+import pytest
+import torch
+
+from condens.nn import MixtureNetwork, PiecewiseLinear
+from condens.training import Settings
+from condens.training.selection import train_members
+
+ROWS = 300
+
+
+def rows(seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.rand(ROWS, 2, generator=generator)
+    y = (x[:, :1] > 0.4).float() + 0.05 * torch.randn(ROWS, 1, generator=generator)
+    return x, y
+
+
+def kind(bins, made=None):
+    """Return what makes networks with these bins; the numbers asked for go to `made`."""
+    generator = torch.Generator().manual_seed(bins)
+
+    def make(count):
+        if made is not None:
+            made.append((bins, count))
+        return [
+            MixtureNetwork.of(2, 1, n_components=2, width=16, bins=bins, generator=generator)
+            for _ in range(count)
+        ]
+
+    return make
+
+
+def fit(kinds, n_members=3, epochs=15, **options):
+    settings = Settings(epochs=epochs, batch_size=32, validation_fraction=0.1)
+    return train_members(kinds, rows(), settings, n_members=n_members, **options)
+
+
+def bins_of(ensemble):
+    found = [m.bins for m in ensemble.modules() if isinstance(m, PiecewiseLinear)]
+    assert len(found) in (0, len(ensemble.members))
+    return found[0] if found else 0
+
+
+def test_the_better_kind_gets_the_other_members():
+    made = []
+    ensemble, history = fit([kind(0, made), kind(12, made)], n_members=4)
+    assert made == [(0, 2), (12, 2), (12, 2)]
+    assert bins_of(ensemble) == 12
+    assert len(ensemble.members) == len(history.member_nlls) == len(history.member_epochs) == 4
+    assert history.best_nll == pytest.approx(sum(history.member_nlls) / 4)
+    nothing = fit([kind(0)], n_members=2)[1]
+    assert max(history.member_nlls[:2]) < min(nothing.member_nlls)
+
+
+@pytest.mark.parametrize("n_members", [2, 3, 4])
+def test_the_ensemble_is_the_average_of_its_members(n_members):
+    ensemble, _ = fit([kind(0), kind(4)], n_members=n_members, epochs=2)
+    x, y = rows()
+    each = torch.stack([member(x).log_prob(y) for member in ensemble.members])
+    average = each.double().logsumexp(0) - math.log(n_members)
+    torch.testing.assert_close(ensemble(x).log_prob(y).double(), average, rtol=1e-4, atol=1e-4)
+
+
+def test_one_kind_is_trained_at_once():
+    made = []
+    ensemble, _ = fit([kind(0, made)], n_members=4, epochs=2)
+    assert made == [(0, 4)]
+    assert len(ensemble.members) == 4
+
+
+def test_without_validation_rows_there_is_nothing_to_choose_by():
+    made = []
+    settings = Settings(epochs=1, validation_fraction=0)
+    train_members([kind(0, made), kind(4, made)], rows(), settings, n_members=3)
+    assert made == [(0, 3)]
+
+
+def test_members_have_folds_of_their_own_and_the_scales_of_all_rows():
+    """A member whose fold is rubbish has not learned it; the first two kinds see folds 0 and 1."""
+    x, y = rows()
+    folds = torch.arange(ROWS) % 5
+    y[folds == 3] = 4.0
+    settings = Settings(epochs=10, batch_size=32)
+    ensemble, history = train_members(
+        [kind(0), kind(4)], (x, y), settings, n_members=5, folds=folds
+    )
+    assert max(range(5), key=history.member_nlls.__getitem__) == 3
+    assert ensemble.target_scaling.location.item() == pytest.approx(y.double().mean().item())
+    for member in ensemble.members:
+        assert torch.equal(member.target_scaling.scale, ensemble.target_scaling.scale)
+    assert ensemble(x).n_components == 10
+    torch.testing.assert_close(ensemble.nll(x, y), -ensemble(x).log_prob(y), rtol=1e-4, atol=1e-4)
+
+
+def test_the_same_again_and_from_a_directory(tmp_path):
+    states = [
+        fit([kind(0), kind(4)], epochs=3, directory=place)[0].state_dict()
+        for place in (None, tmp_path, tmp_path)
+    ]
+    for name, tensor in states[0].items():
+        assert all(torch.equal(tensor, other[name]) for other in states[1:]), name
+
+
+def test_a_callback_ends_it_with_the_members_so_far():
+    made = []
+    ensemble, history = fit([kind(0, made), kind(4, made)], callbacks=lambda _: True)
+    assert made == [(0, 3)]
+    assert (len(ensemble.members), history.stopped) == (3, "callback")
+
+
+def test_an_interruption_ends_it_with_the_members_so_far():
+    def interrupt(epoch):
+        if epoch.epoch == 1:
+            signal.raise_signal(signal.SIGINT)
+
+    assert threading.current_thread() is threading.main_thread()
+    made = []
+    ensemble, history = fit([kind(0, made), kind(4, made)], callbacks=interrupt)
+    assert made == [(0, 3)]
+    assert (len(ensemble.members), history.stopped) == (3, "interrupted")
