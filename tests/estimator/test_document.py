@@ -277,7 +277,7 @@ def search(tmp_path, original, kind, count, seed):
 
 @pytest.mark.parametrize("kind", DAMAGED)
 def test_documents_with_a_right_hash(tmp_path, originals, kind):
-    assert 0 < search(tmp_path, originals(kind), kind, 150, seed=1) < 100
+    assert 0 < search(tmp_path, originals(kind), kind, 60, seed=1) < 45
 
 
 @pytest.mark.slow

@@ -175,6 +175,7 @@ def test_where_an_observation_says_nothing_the_posterior_is_the_prior():
     assert float(-(level + math.log(16)).mean()) < 0.005
 
 
+@pytest.mark.slow
 def test_a_posterior_centred_on_a_bound_is_learned():
     """Truncated normals: by the probit to a divergence below 0.02 also at the bound itself."""
     generator = torch.Generator().manual_seed(0)

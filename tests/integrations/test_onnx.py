@@ -170,7 +170,7 @@ def near(ours, theirs, name):
 
 # A file takes seconds to write: the fast tests share a few of them.
 COVARIANCES = [
-    "full",
+    SLOW("full"),
     SLOW("one"),
     SLOW("ensemble"),
     SLOW("diagonal"),
@@ -188,7 +188,7 @@ def adjusted():
     return network
 
 
-@pytest.mark.parametrize("what", [SLOW("log_density"), "mixture", SLOW("sample")])
+@pytest.mark.parametrize("what", [SLOW(what) for what in GRAPHS])
 def test_spread_and_tail(what, tmp_path):
     network = adjusted()
     export(network, tmp_path / "file.onnx", what)
@@ -216,7 +216,7 @@ def test_spread_and_tail(what, tmp_path):
             agree(drawn[..., 0], real[..., 0], torch.float32)
 
 
-@pytest.mark.parametrize("name", [*COVARIANCES, "transforms"])
+@pytest.mark.parametrize("name", [*COVARIANCES, SLOW("transforms")])
 def test_log_density(written, name):
     file = written(name, "log_density")
     network = file.network
@@ -259,6 +259,7 @@ def test_dates_in_seconds_keep_their_digits(written):
         export(file.network, file.path, dtype=torch.float32)
 
 
+@pytest.mark.slow
 def test_not_numbers_and_infinity(written):
     file = written("full", "log_density")
     condition = conditions(file.network, 4)
@@ -272,6 +273,7 @@ def test_not_numbers_and_infinity(written):
     assert file(condition, target)[0][3].isnan()
 
 
+@pytest.mark.slow
 def test_outside_the_support(written):
     file = written("transforms", "log_density")
     condition = conditions(file.network, 5)
@@ -373,7 +375,7 @@ def spread_out(network, seed=7):
 @pytest.mark.parametrize(
     ("name", "what"),
     [
-        ("full", "log_density"),
+        SLOW_PAIR("full", "log_density"),
         SLOW_PAIR("ensemble", "log_density"),
         SLOW_PAIR("transforms", "log_density"),
         ("ensemble", "mixture"),
@@ -489,7 +491,11 @@ def test_a_file_of_another_network_is_refused(written):
 
 @pytest.mark.parametrize(
     ("name", "what", "change"),
-    [("full", "log_density", 1e-4), ("transforms", "sample", 1e-8), ("isotropic", "mixture", 1e-4)],
+    [
+        pytest.param("full", "log_density", 1e-4, marks=pytest.mark.slow),
+        ("transforms", "sample", 1e-8),
+        ("isotropic", "mixture", 1e-4),
+    ],
 )
 def test_a_small_change_of_means_and_factors_is_refused(written, name, what, change):
     """A file is compared with the network that it was not made from."""
