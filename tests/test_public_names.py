@@ -84,6 +84,7 @@ def test_an_unknown_name_is_no_attribute(name):
         exec("from condens import nothing")
 
 
+@pytest.mark.slow
 def test_any_part_may_be_imported_first():
     for row in ("kernels", "estimator.regressor"):
         fresh(f"import condens.{row}")

@@ -125,7 +125,14 @@ def test_what_comes_back_is_the_same_to_the_bit(models, kind, tmp_path):
     assert loaded.predict_dist(table(model)[0]).names == model.target_names_
 
 
-@pytest.mark.parametrize("kind", KINDS)
+# The others go the same ways as these.
+QUICK = ("full", "low rank members", "counts", "known backbone", "going on", "groups")
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [k if k in QUICK else pytest.param(k, marks=pytest.mark.slow) for k in KINDS],
+)
 def test_a_loaded_model_lives(models, kind, tmp_path):
     model = models(kind)
     model.save(tmp_path / "one")

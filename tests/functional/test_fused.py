@@ -406,6 +406,7 @@ def test_under_export(implementation):
     assert "condens.nll" in str(program.graph)
 
 
+@pytest.mark.slow
 def test_a_stored_program_finds_its_operators(tmp_path):
     """A process that only imports condens.functional can load and run an exported program."""
 
