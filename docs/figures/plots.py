@@ -51,9 +51,10 @@ def main() -> None:
         plt.close("all")
 
     row = slice(7, 8)
-    density = model.predict_dist(test_x[row])
     model.plot_density(test_x[row], test_y[row])
     save("corner")
+    one = MDNRegressor(target_transform="positive", n_members=1, random_state=0)
+    density = one.fit(train_x, train_y).predict_dist(test_x[row])
     plots.joint(density, TARGETS[1:], truth=test_y[row])
     save("joint")
     model.plot_slices(test_x[row], TARGETS[1], given=TARGETS[2])

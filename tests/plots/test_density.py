@@ -179,6 +179,15 @@ def test_light_components_have_no_ellipse():
     assert not joint(density, components=False).patches
 
 
+@pytest.mark.parametrize(("n_components", "drawn"), [(8, 16), (9, 0)])
+def test_many_components_are_drawn_if_asked_for_only(n_components, drawn):
+    density = GaussianMixture(
+        torch.zeros(n_components), torch.randn(n_components, 2), torch.zeros(n_components, 3)
+    )
+    assert len(joint(density).patches) == drawn
+    assert len(joint(density, components=True).patches) == 2 * n_components
+
+
 # Heat maps and curves.
 
 

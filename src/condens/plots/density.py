@@ -55,6 +55,8 @@ if TYPE_CHECKING:
 
 COVERAGES = (0.5, 0.9)
 MAX_CORNER = 10
+# Components whose ellipses can be told apart.
+MAX_ELLIPSES = 8
 LINE_POINTS = 400
 # Points of one axis of a plane alone, of one in a corner plot, and of one of many.
 JOINT_POINTS, PLANE_POINTS, SMALL_PLANE_POINTS = 400, 200, 90
@@ -130,7 +132,7 @@ def joint(
     dims: Sequence[Dimension] | None = None,
     *,
     coverages: Sequence[float] = COVERAGES,
-    components: bool = True,
+    components: bool | None = None,
     truth: Point | None = None,
     samples: Numbers | None = None,
     limits: Sequence[tuple[float, float]] | None = None,
@@ -146,7 +148,7 @@ def joint(
         mixture: one density.
         dims: two dimensions, by index or name; not needed if there are just two.
         coverages: of the regions inside the contours.
-        components: whether to draw the components.
+        components: whether to draw the components; by default up to eight, which can be told apart.
         truth: a point [D], or {dimension: value}, to mark.
         samples: points [S, D] to draw as dots.
         limits: of both axes, ((low, high), (low, high)), for densities side by side.
@@ -202,6 +204,8 @@ def joint(
         words = dict(zip(levels, map(percent, wanted), strict=True))
         for text in axes.clabel(lines, fmt=words, fontsize=8, inline=False, colors=DARK):
             text.set_path_effects(white_edge())
+    if components is None:
+        components = int((one.weights >= LEAST_WEIGHT).sum()) <= MAX_ELLIPSES
     if components and not (x.step or y.step):
         _draw_components(axes, plane)
     if point is not None:
