@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 from dataclasses import dataclass
+from functools import cache
 
 import pytest
 from helpers import architecture
@@ -31,6 +32,7 @@ class Import:
     typing_only: bool
 
 
+@cache
 def imported(path):
     """Return every import of a file, those in functions and for type checkers too."""
 
@@ -55,6 +57,7 @@ def imported(path):
     return list(visit(ast.parse(path.read_text()), None, False))
 
 
+@cache
 def file_of(name):
     """Return the file that an import of a dotted name runs: the longest part that is a module."""
     parts = name.split(".")[1:]

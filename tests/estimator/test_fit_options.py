@@ -453,10 +453,9 @@ def test_the_floor_bounds_every_scale(backbone):
     rng = np.random.default_rng(0)
     x = rng.normal(size=(300, 1))
     y = 5.0 * x[:, 0]  # a function of x: scales fall to the floor
+    settings = Settings(epochs=20, learning_rate=0.01, spread=1.0)
     low, high = (
-        regressor(1, floor=floor, backbone=backbone, settings=Settings(epochs=60, spread=1.0)).fit(
-            x, y
-        )
+        regressor(1, floor=floor, backbone=backbone, settings=settings).fit(x, y)
         for floor in (1e-4, 0.5)
     )
     for model, floor in ((low, 1e-4), (high, 0.5)):

@@ -156,13 +156,19 @@ def asked(model, rows):
     }
 
 
+@pytest.fixture(scope="module")
+def named():
+    """Return a table whose columns have names, and a calibrated model of it."""
+    frame = pd.DataFrame(X, columns=["a", "b", "größe"])
+    return frame, regressor(calibration_fraction=0.2).fit(frame, Y)
+
+
 @pytest.mark.parametrize(
     "question", ["predict", "std", "quantiles", "interval", "dist", "region", "sample"]
 )
-def test_one_warning_names_the_columns_their_ranges_and_the_rows(question, monkeypatch):
+def test_one_warning_names_the_columns_their_ranges_and_the_rows(named, question, monkeypatch):
     monkeypatch.setattr(predictions, "ROWS_PER_BLOCK", 17)
-    frame = pd.DataFrame(X, columns=["a", "b", "größe"])
-    model = regressor(calibration_fraction=0.2).fit(frame, Y)
+    frame, model = named
     seen = model.network_.condition_scaling
     width = seen.upper - seen.lower
     asked(model, frame)[question]()  # as they were: no word

@@ -62,7 +62,7 @@ def fits():
             draw, transform, _ = PROBLEMS[name]
             rng = np.random.default_rng(1)
             rows, test = draw(1500, rng), draw(1000, rng)
-            settings = Settings(epochs=25)
+            settings = Settings(epochs=15, batch_size=64, learning_rate=0.01)
             models = [
                 regressor(3, width=32, target_transform=spec, settings=settings).fit(*rows)
                 for spec in (transform, "real")
@@ -184,7 +184,8 @@ def test_missing_targets_together_with_transforms():
     rng = np.random.default_rng(2)
     x, y = joint(1500, rng)
     gaps = y.mask(rng.random(y.shape) < 0.3)
-    options = {"width": 32, "settings": Settings(epochs=25)}
+    settings = Settings(epochs=15, batch_size=64, learning_rate=0.01)
+    options = {"width": 32, "settings": settings}
     spec = {"price": "positive", "rooms": "count"}
     model = regressor(2, target_transform=spec, **options).fit(x, gaps)
     assert model.transforms_ == (Positive(), Integer(lower=0))

@@ -44,7 +44,8 @@ def gaussian(rows):
 
 def test_the_posterior_of_a_linear_simulator():
     theta, x, exact = gaussian(4000)
-    learned = posterior(theta, x, n_components=1, settings=Settings(epochs=40, batch_size=256))
+    settings = Settings(epochs=40, batch_size=256)
+    learned = posterior(theta, x, n_components=1, n_members=1, settings=settings)
     for observation in x[:3]:
         ours, known = learned.given(observation), exact(observation)
         assert isinstance(ours, GaussianMixture)
