@@ -553,11 +553,13 @@ def test_a_partial_fit_from_scratch_compares_nothing():
 
 def test_five_members_are_the_default():
     model = MDNRegressor(2, width=8, epochs=1, random_state=0)
-    assert (model.n_members, model.n_bins, model.depth, model.dropout) == (5, "auto", 3, None)
+    assert (model.n_members, model.depth, model.dropout) == (5, 3, None)
+    assert (model.n_bins, model.shortcut) == ("auto", "auto")
     epochs = []
     model.set_params(callbacks=epochs.append).fit(X, Y)
     assert len(model.network_.members) == len(model.history_.member_nlls) == 5
-    assert len(epochs) == 3  # two members without bins, two with them, and the other three
+    # Two members without bins, two with them, two of the better with a shortcut, three others.
+    assert len(epochs) == 4
 
 
 # Callbacks and devices.

@@ -569,7 +569,7 @@ def test_missing_targets_count_by_their_exact_marginal(plain):
     expected[80:160] = density.marginal(0).log_prob(Y[:, :1])[80:160]
     expected[160:170] = 0.0
     assert_allclose(plain.score_samples(X, gaps), expected.numpy(), rtol=1e-9, atol=1e-12)
-    trained = regressor().fit(X, gaps)
+    trained = regressor(1).fit(X, gaps)
     assert trained.history_.rows_left_out == 10
     assert np.isfinite(trained.predict(X)).all()
 

@@ -161,7 +161,7 @@ def test_places_of_every_column():
         {"a": ["x", "y"] * 5, "b": [1.0, None] * 5, "c": [True, False] * 5, "d": [None, "z"] * 5,
          "e": [None, 2.0] * 5}
     )  # fmt: skip
-    encoder = regressor().fit(frame, np.arange(10.0)).encoder_
+    encoder = regressor(1).fit(frame, np.arange(10.0)).encoder_
     assert encoder.labels == [
         "column 'b'", "column 'c'", "column 'e'", "the gaps of column 'b'",
         "the gaps of column 'e'", "column 'a'", "column 'd'",

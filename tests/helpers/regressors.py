@@ -29,6 +29,7 @@ def regressor(n_components=2, **options):
             "n_components": n_components,
             "width": 8,
             "depth": 2,
+            "shortcut": False,
             "n_members": 1,
             "settings": Settings(epochs=3),
             "random_state": 0,

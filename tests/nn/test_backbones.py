@@ -70,6 +70,7 @@ def test_dropout_acts_in_training_alone_and_on_blocks_alone():
             "normalise": False,
             "dropout": 0.0,
             "bins": 0,
+            "shortcut": False,
         },
         {
             "width": 5,
@@ -78,6 +79,7 @@ def test_dropout_acts_in_training_alone_and_on_blocks_alone():
             "normalise": True,
             "dropout": 0.25,
             "bins": 4,
+            "shortcut": True,
         },
     ],
 )

@@ -5,7 +5,7 @@ import torch
 from torch.testing import assert_close
 
 from condens.functional.triangular import unpack
-from condens.nn.initialise import spread
+from condens.nn.initialise import PENALTIES, ridge, spread
 
 CENTRES = torch.tensor(
     [[-2.0, -2.0, 0.0], [2.0, -2.0, 0.0], [0.0, 2.0, -1.0], [0.0, 0.0, 3.0]], dtype=torch.float64
@@ -96,12 +96,102 @@ def test_whatever_the_data_the_covariances_are_definite(dimensions, floor, make)
     assert (scales > 0.25 * floor).all()
 
 
-def test_more_components_than_rows_sit_on_the_rows():
-    rows = torch.tensor([[-1.0, 0.0], [1.0, 0.5], [0.0, 2.0]], dtype=torch.float64)
-    means, _ = place(rows, 8)
-    distance = torch.cdist(rows, means)
-    assert distance.amin(0).max() < 1e-9
-    assert distance.amin(1).max() < 1e-9
+@pytest.mark.parametrize("dimensions", [1, 2, 6])
+def test_one_cloud_of_rows_has_components_around_its_middle(dimensions):
+    """Components for parts of it would say nothing about new rows."""
+    generator = torch.Generator().manual_seed(3)
+    root = torch.randn(dimensions, dimensions, dtype=torch.float64, generator=generator)
+    noise = torch.randn(60, dimensions, dtype=torch.float64, generator=generator)
+    rows = 0.3 * noise @ root + 0.5
+    centre, sums = rows.mean(0), (rows - rows.mean(0)).T @ (rows - rows.mean(0))
+    common = (sums + sums.diagonal().diag() / 60) / 61
+    found = [place(rows, 4, floor=0.0, seed=seed) for seed in range(400)]
+    for means, covariances in found:
+        assert_close(means.mean(0), centre, rtol=0, atol=1e-9)
+        each = (1 - 0.36 / dimensions) * common
+        assert_close(covariances, each.expand(4, -1, -1), rtol=1e-6, atol=1e-9)
+        offsets = torch.linalg.solve_triangular(
+            torch.linalg.cholesky(common), (means - centre).mT, upper=False
+        )
+        assert_close(offsets.square().sum() / 4, torch.tensor(0.36).double(), rtol=1e-6, atol=0)
+    # On average, together they have the covariance of the rows.
+    offsets = torch.cat([means for means, _ in found]) - centre
+    between = offsets.T @ offsets / len(offsets)
+    torch.testing.assert_close(between, 0.36 / dimensions * common, rtol=0.2, atol=0.02)
+
+
+def test_clusters_need_rows_enough_to_count():
+    """By Akaike's criterion: two clusters of 3 rows are a cloud, of 300 they are two."""
+    generator = torch.Generator().manual_seed(4)
+    centres = torch.tensor([-1.4, 1.4], dtype=torch.float64).view(2, 1, 1)
+    for rows, apart in ((3, False), (300, True)):
+        noise = torch.randn(2, rows, 4, dtype=torch.float64, generator=generator)
+        _, covariances = place((noise + centres).flatten(0, 1), 2, floor=0.0)
+        assert torch.allclose(covariances[0], covariances[1]) != apart
+
+
+class TestRidge:
+    @staticmethod
+    def rows(n=40, columns=5, targets=3, seed=0):
+        generator = torch.Generator().manual_seed(seed)
+        x = torch.randn(n, columns, dtype=torch.float64, generator=generator) * 3 + 1
+        weights = 0.3 * torch.randn(targets, columns, dtype=torch.float64, generator=generator)
+        noise = torch.randn(n, targets, dtype=torch.float64, generator=generator)
+        return x, 0.2 * (x @ weights.T + noise)
+
+    @staticmethod
+    def solved(x, y, penalty, keep):
+        """Return weights and level of some rows, in the scales of all, by the normal equations."""
+        scale, centre, mean = x.std(0, correction=0), x.mean(0), y.mean()
+        z = torch.cat([(x - centre) / scale, torch.ones(len(x), 1)], 1)[keep]
+        gram = z.T @ z
+        gram[:-1, :-1] += penalty * len(x) * torch.eye(x.shape[1], dtype=x.dtype)
+        *_, level = solution = torch.linalg.solve(gram, z.T @ (y[keep] - mean))
+        weights = solution[:-1] / scale
+        return weights, level + mean - weights @ centre
+
+    def test_each_target_has_the_penalty_that_is_best_for_rows_left_out(self):
+        x, y = self.rows()
+        weights, residuals = ridge(x, y)
+        every = torch.arange(len(x))
+        for target, column in enumerate(y.unbind(1)):
+            left_out = []
+            for penalty in PENALTIES.tolist():
+                fits = [self.solved(x, column, penalty, every != row) for row in every]
+                left_out.append(
+                    torch.stack([column[i] - w @ x[i] - b for i, (w, b) in enumerate(fits)])
+                )
+            best = min(range(len(PENALTIES)), key=lambda i: left_out[i].square().mean())
+            w, level = self.solved(x, column, float(PENALTIES[best]), every >= 0)
+            assert_close(weights[target], w, rtol=1e-8, atol=1e-10)
+            # Around the linear part: the level is left in them.
+            assert_close(residuals[:, target], left_out[best] + level, rtol=1e-8, atol=1e-9)
+
+    def test_noise_has_no_weights_to_speak_of(self):
+        x, _ = self.rows(200, 8)
+        noise = torch.randn(200, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(9))
+        weights, residuals = ridge(x, noise)
+        assert ((x - x.mean(0)) @ weights.T).std() < 0.2
+        assert residuals.var() > 0.95 * noise.var()
+
+    def test_columns_that_say_nothing_and_targets_that_are_missing(self):
+        x, y = self.rows(60)
+        x = torch.cat([x, torch.full((60, 1), 7.0)], 1)
+        gaps = torch.rand(60, 3, generator=torch.Generator().manual_seed(1)) < 0.3
+        weights, residuals = ridge(x, y.masked_fill(gaps, torch.nan))
+        assert (weights[:, -1] == 0).all()
+        assert torch.equal(residuals.isnan(), gaps)
+        for target in range(3):
+            seen = ~gaps[:, target]
+            alone = ridge(x[seen], y[seen, target : target + 1])
+            assert_close(weights[target], alone[0][0])
+            assert_close(residuals[seen, target], alone[1][:, 0])
+
+    @pytest.mark.parametrize("n", [1, 2, 4])
+    def test_more_columns_than_rows(self, n):
+        weights, residuals = ridge(*self.rows(n, 9))
+        assert weights.isfinite().all()
+        assert residuals.isfinite().all()
 
 
 def test_missing_entries_count_as_the_centre():

@@ -205,7 +205,7 @@ class TestFile:
         record = json.loads(metadata["condens"])
         assert record.pop("sha256")
         assert record == {
-            "format": 5,
+            "format": 6,
             "versions": {"condens": condens.__version__, "torch": torch.__version__},
             "document": {
                 "kind": "network",
@@ -221,6 +221,7 @@ class TestFile:
                         "normalise": False,
                         "dropout": 0.0,
                         "bins": 0,
+                        "shortcut": False,
                     },
                     "head": {
                         "covariance": "full",

@@ -153,6 +153,7 @@ LAYERS = {
     "normalise": TRUTH,
     "dropout": FRACTIONS,
     "bins": wholes(0, 3),
+    "shortcut": TRUTH,
 }
 NETWORK_BACKBONES = {
     "mlp": {"inputs": wholes(1, 4), **LAYERS},
@@ -187,6 +188,7 @@ REGRESSOR = {
     "depth": wholes(1, 50),
     "dropout": FRACTIONS | st.none(),
     "n_bins": wholes(0, 50) | st.just("auto"),
+    "shortcut": TRUTH | st.just("auto"),
     "n_members": wholes(1, 20),
     "target_transform": None,  # the network's
     "backbone": None,

@@ -54,6 +54,7 @@ OTHER_OPTIONS = {
     "normalise": (True, "backbone.layers.2.change.0.weight"),
     "dropout": (0.3, "backbone.dropout"),
     "bins": (4, "backbone.layers.0.edge"),
+    "shortcut": (True, "head.linear.weight"),
     "floor": (0.5, "head.floor"),
     "ceiling": (50.0, "head.ceiling"),
     "rank": None,  # below

@@ -185,7 +185,7 @@ class TestWeights:
         weights = torch.tensor([3.0, 1.0]).repeat(200)
         x = torch.zeros(400, 1, dtype=torch.float64)
         network = made(n_components=1)
-        train(network, (x, y, weights), short(epochs=40, batch_size=400, learning_rate=0.02))
+        train(network, (x, y, weights), short(epochs=80, batch_size=400, learning_rate=0.02))
         mixture = network(x[:1])
         assert mixture.mean.item() == pytest.approx(0.25, abs=0.05)
         assert mixture.variance.item() == pytest.approx(0.1875, abs=0.05)

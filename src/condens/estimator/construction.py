@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import torch
 from torch import Generator, nn
 
-from condens.data import TargetColumns
+from condens.data import Rows, TargetColumns
 from condens.errors import (
     ArgumentError,
     DimensionError,
@@ -24,17 +24,21 @@ from condens.errors import (
 from condens.files import as_path
 from condens.nn import (
     HEADS,
+    MLP,
     DensityNetwork,
     Ensemble,
     Head,
     MixtureNetwork,
     PiecewiseLinear,
+    TableMLP,
 )
+from condens.nn.initialise import MAX_LINEAR_COLUMNS
 from condens.nn.randomness import torch_seeded_by
 from condens.persistence import network_to_dict
 from condens.persistence.header import reason
 from condens.scalars import as_choice, as_fraction, as_real, as_truth, as_whole, refused
-from condens.training import Settings
+from condens.training import History, Settings
+from condens.training.selection import Make, train_alone, train_members
 from condens.transforms import Real, Transform, choice
 from condens.transforms.base import ON_A_BOUND
 
@@ -70,6 +74,7 @@ class Architecture:
         width, depth: of the MLP.
         dropout: of the MLP; None for 0.1 with bins, else 0.
         n_bins: linear pieces in which it reads every number; "auto" for none until they are chosen.
+        shortcut: whether it has a linear part; "auto" for none until that is chosen.
         n_members: networks in an ensemble.
         backbone: makes a module from the number of columns, in place of the MLP.
     """
@@ -85,6 +90,7 @@ class Architecture:
     depth: int = 3
     dropout: float | None = None
     n_bins: int | str = 0
+    shortcut: bool | str = False
     n_members: int = 1
     backbone: Callable[[int], nn.Module] | None = None
 
@@ -113,6 +119,7 @@ class Architecture:
                 depth=self.depth,
                 dropout=self._dropout,
                 bins=self.bins,
+                shortcut=self.shortcut is True,
                 categories=self.categories,
                 names=self.names,
                 transforms=transforms,
@@ -154,6 +161,13 @@ class Architecture:
         return [replace(self, n_bins=number) for number in bins]
 
     @property
+    def linear(self) -> "Architecture | None":
+        """The same with a linear part, where that is to be chosen."""
+        few = self.n_columns <= MAX_LINEAR_COLUMNS
+        choose = self.shortcut == "auto" and self.backbone is None and few
+        return replace(self, shortcut=True) if choose else None
+
+    @property
     def _dropout(self) -> float:
         if self.dropout is not None:
             return self.dropout
@@ -176,14 +190,45 @@ class Architecture:
         members = self.members(n_components, self.n_members, generator=generator)
         return members[0] if self.n_members == 1 else Ensemble(members)
 
+    def train(
+        self,
+        n_components: int,
+        rows: Rows,
+        settings: Settings,
+        *,
+        generator: Generator,
+        device: torch.device | None = None,
+        **options: Any,
+    ) -> tuple[DensityNetwork, History]:
+        """Train networks of the kind that validation rows prefer; see `train_members`."""
+
+        def maker(kind: Architecture) -> Make:
+            return partial(kind.members, n_components, generator=generator, device=device)
+
+        kinds, linear = self.kinds, self.linear is not None
+        if self.n_members == 1:
+            other = maker(replace(kinds[0], shortcut=True)) if linear else None
+            return train_alone(maker(kinds[0]), rows, settings, variant=other, **options)
+        ensemble, history = train_members(
+            [maker(kind) for kind in kinds],
+            rows,
+            settings,
+            n_members=self.n_members,
+            variant=(lambda best: maker(replace(kinds[best], shortcut=True))) if linear else None,
+            **options,
+        )
+        return ensemble.eval(), history
+
     def check_unchanged(self, fitted: DensityNetwork, n_components: int | str | None) -> None:
         """Refuse to go on training a network that the parameters no longer describe."""
         count = n_components if isinstance(n_components, int) else n_components_of(fitted)
         bins = n_bins_of(fitted) if self.n_bins == "auto" else self.bins
-        asked = replace(self, n_bins=bins).networks(count, generator=Generator()).double()
+        shortcut = has_shortcut(fitted) if self.shortcut == "auto" else self.shortcut
+        asked = replace(self, n_bins=bins, shortcut=shortcut)
+        wanted = asked.networks(count, generator=Generator()).double()
         known = copy.deepcopy(fitted)
         known.drop_adjustment()
-        ours, theirs = (set(_leaves(network_to_dict(network))) for network in (asked, known))
+        ours, theirs = (set(_leaves(network_to_dict(network))) for network in (wanted, known))
         if ours != theirs:
             raise ArgumentError(
                 "the parameters",
@@ -215,6 +260,11 @@ def n_bins_of(network: DensityNetwork) -> int:
     """Return the linear pieces in which a network reads every number."""
     found = (m.bins for m in network.modules() if isinstance(m, PiecewiseLinear))
     return next(found, 0)
+
+
+def has_shortcut(network: DensityNetwork) -> bool:
+    """Tell whether a network has a linear part."""
+    return any(m.shortcut > 0 for m in network.modules() if isinstance(m, MLP | TableMLP))
 
 
 def _leaves(value: Any, place: str = "") -> Iterator[tuple[str, Any]]:
@@ -376,6 +426,12 @@ def _n_bins(name: str, value: Any) -> int | str:
     )
 
 
+def _shortcut(name: str, value: Any) -> bool | str:
+    if isinstance(value, str) and value == "auto":
+        return value
+    return as_truth(name, value, fix='Pass True, False, or "auto" to let validation rows decide.')
+
+
 def _device(name: str, value: Any) -> torch.device:
     try:
         torch.empty(1, device=torch.device(value)).cpu()
@@ -416,6 +472,7 @@ CHECKS: Mapping[str, Check] = {
     "depth": partial(_POSITIVE, fix="Pass a number such as 2."),
     "dropout": _optional(_FRACTION),
     "n_bins": _n_bins,
+    "shortcut": _shortcut,
     "n_members": partial(_POSITIVE, fix="Pass 1 for one network, or a number such as 5."),
     "calibration_fraction": _FRACTION,
     "backbone": _optional(
@@ -464,6 +521,13 @@ def check_parameters(values: Mapping[str, Any]) -> dict[str, Any]:
             got=f"is {checked['n_bins']} with a backbone",
             expected="a backbone of yours reads the columns as they are",
             fix="Leave it out, or put a condens.nn.PiecewiseLinear into the backbone.",
+        )
+    if checked["shortcut"] is True and checked["backbone"] is not None:
+        raise ArgumentError(
+            "shortcut",
+            got="is True with a backbone",
+            expected="a backbone of yours has the features that it returns",
+            fix="Leave it out, or let the backbone return the columns among its features.",
         )
     if checked["validation_fraction"] and checked["splitter"] is not None:
         raise ArgumentError(

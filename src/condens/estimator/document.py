@@ -45,6 +45,7 @@ PLAIN_PARAMETERS = (
     "learning_rate",
     "n_components",
     "n_bins",
+    "shortcut",
     "n_members",
     "random_state",
     "rank",

@@ -26,7 +26,6 @@ from condens.errors import (
     ModelFileError,
     ShapeError,
     TrainingError,
-    UnusedComponentsWarning,
 )
 from condens.estimator.construction import (
     SETTING_NAMES,
@@ -37,6 +36,7 @@ from condens.estimator.construction import (
     check_parameters,
     choose_transforms,
     combine_settings,
+    has_shortcut,
     n_bins_of,
     n_components_of,
 )
@@ -54,9 +54,10 @@ from condens.persistence.header import short
 from condens.scalars import as_whole
 from condens.training import Epoch, History, Settings, default_components, default_settings, train
 from condens.training.adjustment import set_adjustment
+from condens.training.diagnostics import UNNEEDED
 from condens.training.interruption import how_far, interruption
 from condens.training.loop import gradients
-from condens.training.selection import MAX_COMPONENTS, reduce_components, train_members
+from condens.training.selection import MAX_COMPONENTS, reduce_components
 from condens.transforms import Transform
 from condens.transforms.choice import TargetTransform
 
@@ -66,8 +67,8 @@ if TYPE_CHECKING:
 
 # Parameters that describe the networks.
 OPTION_NAMES = (
-    *("covariance", "rank", "floor", "width", "depth", "dropout", "n_bins", "n_members"),
-    "backbone",
+    *("covariance", "rank", "floor", "width", "depth", "dropout", "n_bins", "shortcut"),
+    *("n_members", "backbone"),
 )
 UNCHANGED = (
     "The model is as it was before. learning_rate and floor are parameters of the model; pass "
@@ -100,6 +101,9 @@ class MDNRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         n_bins: also read every number of X in that many linear pieces, for steps and thresholds;
             0 for none. "auto" compares none and 24 on the validation rows of the first two
             members, and is none where `n_members` is 1.
+        shortcut: give the networks a linear part, from the columns of X to the means, that starts
+            as a ridge regression. "auto" compares networks with and without on the same rows; one
+            network alone has none unless a linear model is better than what it has learned.
         n_members: networks whose densities are averaged. Each is validated on rows, or groups, of
             its own and trained on all others, unless a splitter or `validation_data` says
             otherwise; the losses in `history_` are their means, not those of the average.
@@ -142,6 +146,7 @@ class MDNRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         network_: the fitted network.
         n_components_: the number of components, of each member.
         n_bins_: the linear pieces in which the network reads every number; 0 for none.
+        shortcut_: whether the network has a linear part.
         n_iter_: the number of epochs, of the first members.
         loss_curve_: the training loss of every epoch.
         history_: everything about the training, see `condens.training.History`.
@@ -190,6 +195,7 @@ class MDNRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         depth: int = 3,
         dropout: float | None = None,
         n_bins: int | Literal["auto"] = "auto",
+        shortcut: bool | Literal["auto"] = "auto",
         n_members: int = 5,
         target_transform: TargetTransform = None,
         backbone: Callable[[int], nn.Module] | None = None,
@@ -215,6 +221,7 @@ class MDNRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         self.depth = depth
         self.dropout = dropout
         self.n_bins = n_bins
+        self.shortcut = shortcut
         self.n_members = n_members
         self.target_transform = target_transform
         self.backbone = backbone
@@ -729,6 +736,11 @@ class MDNRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         return n_bins_of(self.network_)
 
     @property
+    def shortcut_(self) -> bool:
+        """Whether the network has a linear part."""
+        return has_shortcut(self.network_)
+
+    @property
     def n_iter_(self) -> int:
         """The number of epochs."""
         return len(self.history_.epochs)
@@ -909,7 +921,7 @@ class MDNRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         # which is no news if nobody chose their number.
         history.warn(
             stacklevel=caller_level(),
-            ignore=(UnusedComponentsWarning,) if self.n_components is None else (),
+            ignore=UNNEEDED if self.n_components is None else (),
         )
         return self
 
@@ -963,20 +975,9 @@ class MDNRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
             "callbacks": parameters["callbacks"],
             "progress": parameters["verbose"],
         }
-        if architecture is not None and architecture.n_members > 1:
-            network, history = train_members(
-                [
-                    partial(kind.members, n_components, generator=generator, device=device)
-                    for kind in architecture.kinds
-                ],
-                rows,
-                settings,
-                n_members=architecture.n_members,
-                **options,
+        if architecture is not None:
+            return architecture.train(
+                n_components, rows, settings, generator=generator, device=device, **options
             )
-            return network.eval(), history
-        if architecture is None:
-            alone: DensityNetwork = copy.deepcopy(self.network_).float().to(device)
-        else:
-            alone = architecture.networks(n_components, generator=generator).to(device)
+        alone = copy.deepcopy(self.network_).float().to(device)
         return alone, train(alone, rows, settings, warn=False, **options)

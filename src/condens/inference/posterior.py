@@ -14,12 +14,13 @@ from condens.data.table import in_order
 from condens.distributions import Mixture
 from condens.distributions.checks import Numbers
 from condens.distributions.dimensions import check_names
-from condens.errors import ArgumentError, NotFiniteError, ShapeError, UnusedComponentsWarning
+from condens.errors import ArgumentError, NotFiniteError, ShapeError
 from condens.estimator.construction import Architecture, announced_transforms, check_parameter
 from condens.inference.priors import Prior, off_bounds, transforms_of
 from condens.nn import DensityNetwork
 from condens.scalars import as_whole
-from condens.training import History, Settings, default_components, default_settings, train
+from condens.training import History, Settings, default_components, default_settings
+from condens.training.diagnostics import UNNEEDED
 from condens.training.interruption import how_far, interruption
 from condens.training.loop import gradients
 from condens.transforms import Transform
@@ -150,16 +151,21 @@ def posterior(
     rows = Rows.of(seen.flatten(1), given.values, names=("observations", "parameters", "weights"))
     settings = replace(settings or default_settings(len(rows), members), seed=seed)
     with gradients(), interruption() as interrupted:
-        network = Architecture(
+        network, history = Architecture(
             n_columns=rows.condition.shape[1],
             names=given.names,
             transforms=transforms,
+            shortcut="auto",
             n_members=members,
-        ).networks(count or default_components(len(rows)), generator=Generator().manual_seed(seed))
-        history = train(network, rows, settings, warn=False)
+        ).train(
+            count or default_components(len(rows)),
+            rows,
+            settings,
+            generator=Generator().manual_seed(seed),
+        )
     if interrupted.is_set():
         raise KeyboardInterrupt(f"posterior was interrupted {how_far(history)}.")
-    history.warn(stacklevel=2, ignore=(UnusedComponentsWarning,) if count is None else ())
+    history.warn(stacklevel=2, ignore=UNNEEDED if count is None else ())
     return AmortisedPosterior(network.double().eval(), seen.shape[1:], history, observation_names)
 
 

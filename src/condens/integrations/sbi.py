@@ -30,12 +30,12 @@ from condens.errors import (
     KindError,
     NotPositiveDefiniteError,
     ShapeError,
-    UnusedComponentsWarning,
 )
 from condens.functional import triangular
 from condens.nn import HEADS, MLP, MixtureNetwork
 from condens.scalars import as_choice, as_fraction, as_whole
 from condens.training import History, Settings, default_components, default_settings, train
+from condens.training.diagnostics import UNNEEDED
 from condens.training.interruption import how_far, interruption
 from condens.training.loop import gradients
 from condens.transforms import Real
@@ -295,9 +295,7 @@ def fit(
         inference._neural_net = estimator.eval()
     if asked.is_set():
         raise KeyboardInterrupt(f"fit was interrupted {how_far(history)}.")
-    history.warn(
-        stacklevel=2, ignore=(UnusedComponentsWarning,) if builder.n_components is None else ()
-    )
+    history.warn(stacklevel=2, ignore=UNNEEDED if builder.n_components is None else ())
     return estimator
 
 

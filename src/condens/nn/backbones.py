@@ -41,9 +41,10 @@ class MLP(nn.Module):
         normalise: put a `LayerNorm` before the linear layer of every block.
         dropout: fraction of a block's outputs set to zero in training.
         bins: pieces of a `PiecewiseLinear` embedding of every column, in front; 0 for none.
+        shortcut: append the condition to the features, so that the head has a linear part.
         generator: draws the initial weights; torch's by default.
 
-    Shapes: [b, C] → [b, width].
+    Shapes: [b, C] → [b, width], with the shortcut [b, width + C].
 
     >>> MLP(3, width=16)(torch.zeros(5, 3)).shape
     torch.Size([5, 16])
@@ -61,6 +62,7 @@ class MLP(nn.Module):
         normalise: bool = False,
         dropout: float = 0.0,
         bins: int = 0,
+        shortcut: bool = False,
         generator: Generator | None = None,
     ) -> None:
         super().__init__()
@@ -72,7 +74,7 @@ class MLP(nn.Module):
         depth = as_whole("depth", depth, 1, fix="Pass the number of layers, such as 2.")
         normalise = as_truth("normalise", normalise, fix="Pass True for a LayerNorm in each block.")
         dropout = as_fraction("dropout", dropout, fix="Pass 0 for none, or a fraction such as 0.1.")
-        bins = _check_bins(bins)
+        bins, shortcut = _check_bins(bins), _check_shortcut(shortcut)
         self._arguments = {
             "inputs": inputs,
             "width": width,
@@ -81,13 +83,15 @@ class MLP(nn.Module):
             "normalise": normalise,
             "dropout": dropout,
             "bins": bins,
+            "shortcut": shortcut,
         }
         act = ACTIVATIONS[activation]
         blocks = [Block(width, act(), normalise, dropout, generator) for _ in range(depth - 1)]
         embedding = [PiecewiseLinear(inputs, bins)] if bins else []
         first = linear(inputs * (1 + bins), width, generator)
         self.layers = nn.Sequential(*embedding, first, act(), *blocks)
-        self.inputs, self.features = inputs, width
+        self.inputs, self.shortcut = inputs, inputs if shortcut else 0
+        self.features = width + self.shortcut
 
     def to_dict(self) -> dict[str, Any]:
         """Return kind and arguments as JSON values; `backbone_from_dict` reads them.
@@ -99,7 +103,12 @@ class MLP(nn.Module):
 
     def forward(self, condition: Tensor) -> Tensor:
         """Return features."""
-        return self.layers(condition)
+        features: Tensor = self.layers(condition)
+        return torch.cat([features, condition], -1) if self.shortcut else features
+
+    def shortcut_of(self, condition: Tensor) -> Tensor:
+        """Return the last features, if there is a shortcut: the condition."""
+        return condition
 
 
 class Block(nn.Module):
@@ -138,9 +147,10 @@ class TableMLP(nn.Module):
         normalise: put a `LayerNorm` before the linear layer of every block.
         dropout: fraction of a block's outputs set to zero in training.
         bins: pieces of every column of numbers.
+        shortcut: append the numbers and the embedded categories to the features.
         generator: draws the initial weights; torch's by default.
 
-    Shapes: [b, numeric + len(categories)] → [b, width].
+    Shapes: [b, numeric + len(categories)] → [b, width], more with the shortcut.
 
     >>> TableMLP(2, [4], width=16)(torch.tensor([[0.5, -1.0, 3.0]])).shape
     torch.Size([1, 16])
@@ -159,6 +169,7 @@ class TableMLP(nn.Module):
         normalise: bool = False,
         dropout: float = 0.0,
         bins: int = 0,
+        shortcut: bool = False,
         generator: Generator | None = None,
     ) -> None:
         super().__init__()
@@ -188,7 +199,10 @@ class TableMLP(nn.Module):
             dropout=dropout,
             generator=generator,
         )
-        self.inputs, self.features = self.numeric + len(self.categories), self.mlp.features
+        self.inputs = self.numeric + len(self.categories)
+        size = self.numeric + sum(map(embedding_size, known))
+        self.shortcut = size if _check_shortcut(shortcut) else 0
+        self.features = self.mlp.features + self.shortcut
 
     def to_dict(self) -> dict[str, Any]:
         """Return kind and arguments as JSON values; `backbone_from_dict` reads them."""
@@ -197,20 +211,27 @@ class TableMLP(nn.Module):
             **options,
             "kind": self.kind,
             "bins": self.bins,
+            "shortcut": self.shortcut > 0,
             "numeric": self.numeric,
             "categories": list(self.categories),
         }
 
     def forward(self, condition: Tensor) -> Tensor:
         """Return features."""
+        plain = read = self.shortcut_of(condition)
+        if self.numbers is not None:
+            numbers, vectors = plain.tensor_split((self.numeric,), -1)
+            read = torch.cat([self.numbers(numbers), vectors], -1)
+        features: Tensor = self.mlp(read)
+        return torch.cat([features, plain], -1) if self.shortcut else features
+
+    def shortcut_of(self, condition: Tensor) -> Tensor:
+        """Return the last features, if there is a shortcut: numbers and embedded categories."""
         vectors = [
             _look_up(codes, torch.cat([known.mean(-2, keepdim=True), known], -2))
             for codes, known in zip(self._codes(condition).unbind(-1), self.embeddings, strict=True)
         ]
-        numbers = condition[..., : self.numeric]
-        if self.numbers is not None:
-            numbers = self.numbers(numbers)
-        return self.mlp(torch.cat([numbers, *vectors], -1))
+        return torch.cat([condition[..., : self.numeric], *vectors], -1)
 
     def _codes(self, condition: Tensor) -> Tensor:
         """Return the codes [b, q] as whole numbers; refuse anything else."""
@@ -266,6 +287,10 @@ def backbone_from_dict(values: Mapping[str, Any]) -> MLP | TableMLP:
     """
     options = dict(values)
     return BACKBONES[options.pop("kind")](**options)
+
+
+def _check_shortcut(shortcut: bool) -> bool:
+    return as_truth("shortcut", shortcut, fix="Pass True for a linear part.")
 
 
 def _check_bins(bins: int) -> int:

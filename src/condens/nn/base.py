@@ -114,8 +114,14 @@ class DensityNetwork(nn.Module, ABC):
         """Return components [S] of the head's form, whatever the condition."""
 
     @abstractmethod
-    def start(self, target: Tensor, generator: Generator) -> None:
-        """Place the components on standardised targets."""
+    def start(
+        self,
+        condition: Tensor,
+        target: Tensor,
+        generator: Generator,
+        parts: Sequence[Tensor] | None = None,
+    ) -> None:
+        """Place the components on standardised rows; of each member, on its part of them."""
 
     def parameters_of(self, condition: Tensor, *, tail: bool = True) -> Parameters:
         """Return the parameters of the mixtures of standardised targets.
@@ -307,11 +313,13 @@ class DensityNetwork(nn.Module, ABC):
         *,
         generator: Generator | None = None,
         from_data: bool = True,
+        parts: Sequence[Tensor] | None = None,
     ) -> Self:
         """Take the scales from data, and place the components on the targets.
 
         With `from_data=False` only the scales: every component starts as the same standard
-        normal.
+        normal. The components of a member of an ensemble are placed on its part of the rows, if
+        `parts` has their numbers.
         """
         self.check(condition, target)
         self.drop_adjustment()
@@ -323,9 +331,10 @@ class DensityNetwork(nn.Module, ABC):
         generator = Generator().manual_seed(0) if generator is None else generator
         real = self.real_target(target, generator)
         self.target_scaling.fit(real, "target")
-        if from_data:
-            self.start(self.target_scaling(real).cpu(), generator)
         self._share_scaling()
+        if from_data:
+            standard = self.standardise_condition(condition)
+            self.start(standard, self.target_scaling(real), generator, parts)
         return self
 
     def check(self, condition: Tensor, target: Tensor) -> None:

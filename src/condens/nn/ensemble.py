@@ -113,10 +113,17 @@ class Ensemble(DensityNetwork):
         for member in self.members:
             member.drop_adjustment()
 
-    def start(self, target: Tensor, generator: Generator) -> None:
-        """Place the components of every member, each by its own draws."""
-        for member in self.members:
-            member.start(target, generator)
+    def start(
+        self,
+        condition: Tensor,
+        target: Tensor,
+        generator: Generator,
+        parts: Sequence[Tensor] | None = None,
+    ) -> None:
+        """Place the components of every member, each by its own draws and its own rows."""
+        for number, member in enumerate(self.members):
+            own = None if parts is None else [parts[number]]
+            member.start(condition, target, generator, own)
 
     def _share_scaling(self) -> None:
         """Give every member the scales, so that it can be used alone."""

@@ -12,7 +12,7 @@ from condens.nn.backbones import MLP, TableMLP
 from condens.nn.base import DensityNetwork
 from condens.nn.heads import HEADS
 from condens.nn.heads.base import CEILING, FLOOR, Head, Parameters
-from condens.nn.initialise import Start, spread
+from condens.nn.initialise import MAX_LINEAR_ROWS, Start, ridge, spread
 from condens.scalars import as_choice
 from condens.transforms import Transform
 
@@ -69,6 +69,7 @@ class MixtureNetwork(DensityNetwork):
         normalise: bool = False,
         dropout: float = 0.0,
         bins: int = 0,
+        shortcut: bool = False,
         floor: float = FLOOR,
         ceiling: float | None = CEILING,
         rank: int | None = None,
@@ -81,8 +82,9 @@ class MixtureNetwork(DensityNetwork):
 
         `floor`, `ceiling` and, for the covariance `low_rank`, `rank` are those of the head. With
         `categories`, as `TableMLP` takes them, the last columns are codes. With `bins` the network
-        also reads every number in that many linear pieces, see `PiecewiseLinear`. The `generator`
-        draws the initial weights, torch's by default.
+        also reads every number in that many linear pieces, see `PiecewiseLinear`. With a `shortcut`
+        it has a linear part, which starts as a ridge regression. The `generator` draws the initial
+        weights, torch's by default.
 
         >>> MixtureNetwork.of(3, 40, covariance="low_rank", rank=2)(torch.zeros(1, 3))
         LowRankMixture(batch_shape=[1], n_components=10, dimensions=40, rank=2)
@@ -102,6 +104,7 @@ class MixtureNetwork(DensityNetwork):
             "normalise": normalise,
             "dropout": dropout,
             "bins": bins,
+            "shortcut": shortcut,
             "generator": generator,
         }
         backbone = (
@@ -111,7 +114,7 @@ class MixtureNetwork(DensityNetwork):
         )
         options: dict[str, Any] = {} if rank is None else {"rank": rank}
         head = HEADS[covariance](
-            width,
+            backbone.features,
             targets,
             n_components,
             floor=floor,
@@ -177,11 +180,26 @@ class MixtureNetwork(DensityNetwork):
         """Return components [S] of the head's form."""
         return self.head.components(logits, start)
 
-    def start(self, target: Tensor, generator: Generator) -> None:
-        """Place the components on standardised targets."""
-        self.head.start_from(
-            spread(target, self.head.n_components, floor=self.head.floor, generator=generator)
-        )
+    def start(
+        self,
+        condition: Tensor,
+        target: Tensor,
+        generator: Generator,
+        parts: Sequence[Tensor] | None = None,
+    ) -> None:
+        """Place the components on standardised targets, or around a linear fit to them.
+
+        With a shortcut, the means are those of a ridge regression on its columns, and the
+        components are placed on what that leaves.
+        """
+        if parts is not None:
+            condition, target = condition[parts[0]], target[parts[0]]
+        head, linear, target = self.head, None, target.cpu()
+        if isinstance(self.backbone, MLP | TableMLP) and self.backbone.shortcut:
+            features = self.backbone.shortcut_of(condition[:MAX_LINEAR_ROWS])
+            linear, target = ridge(features.cpu(), target[:MAX_LINEAR_ROWS])
+        start = spread(target, head.n_components, floor=head.floor, generator=generator)
+        head.start_from(start, linear)
 
     def with_components(self, kept: Sequence[int]) -> Self:
         """Return a copy that has only some of the components, neither spread nor tail."""

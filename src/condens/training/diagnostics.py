@@ -21,6 +21,8 @@ from condens.nn import DensityNetwork
 ROWS_DIAGNOSED = 256
 # Multiplications spent on condition numbers, an epoch.
 MAX_MULTIPLICATIONS = 100_000
+# Warnings of more components than the data need: no news where nobody chose their number.
+UNNEEDED = (CollapsedComponentsWarning, UnusedComponentsWarning)
 # A row whose distance from every component is less probable than this is explained by none.
 UNEXPLAINED_PROBABILITY = 1e-6
 # Fewer such rows are chance: one in a small fold would be several percent.

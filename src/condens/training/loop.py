@@ -184,7 +184,9 @@ class _Loop:
         if loaded is None:
             # Rows that no member trains on have no say in the scales.
             used = trained[0] if members == 1 else torch.cat(trained).unique()
-            self._start(rows.take(used))
+            places = torch.empty(len(rows), dtype=torch.long, device=used.device)
+            places[used] = torch.arange(len(used), device=used.device)
+            self._start(rows.take(used), [places[part] for part in trained])
         self.state = State(network, settings)
         # In which the network may be called.
         self.loan: Context = (
@@ -215,14 +217,19 @@ class _Loop:
         self.history.rows, self.history.validation_rows = most, len(held_out or ())
         self.saved = time.monotonic()
 
-    def _start(self, rows: Rows) -> None:
-        """Give the network its scales and first components, or widen its range of conditions."""
+    def _start(self, rows: Rows, parts: Sequence[Tensor]) -> None:
+        """Give the network its scales and first components, or widen its range of conditions.
+
+        Members start from the rows that they train on, whose numbers are in `parts`.
+        """
         start, generator = self.settings.start, torch.Generator().manual_seed(self.settings.seed)
         with self.threads():
             if start == "keep":
                 self.network.extend_range(rows.condition)
             else:
-                self.network.prepare(*rows[:2], generator=generator, from_data=start == "data")
+                self.network.prepare(
+                    *rows[:2], generator=generator, from_data=start == "data", parts=parts
+                )
 
     @property
     def history(self) -> History:

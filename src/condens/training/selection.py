@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Generator, Tensor
@@ -31,6 +31,10 @@ MAX_FAILURES = 2
 FIRST_MEMBERS = 2
 # Rows that are compared, and rows that decide which components matter least.
 ROWS_COMPARED, ROWS_RANKED = 20_000, 2000
+
+
+# Makes a number of new networks.
+Make = Callable[[int], list[MixtureNetwork]]
 
 
 class Trial(NamedTuple):
@@ -181,7 +185,7 @@ def reduce_components(
 
 
 def train_members(
-    kinds: Sequence[Callable[[int], list[MixtureNetwork]]],
+    kinds: Sequence[Make],
     data: Data,
     settings: Settings,
     *,
@@ -192,20 +196,22 @@ def train_members(
     checkpoint_seconds: float = 10.0,
     callbacks: Callback | Sequence[Callback] = (),
     progress: bool | None = None,
+    variant: Callable[[int], Make] | None = None,
 ) -> tuple[Ensemble, History]:
-    """Train the first members of each kind, then the others of the better one; never warn.
+    """Train the first members of each kind, then the others of the best one; never warn.
 
     The kinds are compared by the mean validation loss of their first members, which validate on the
     same folds; without validation rows the first kind is taken. Each kind makes a number of new
-    networks. The history is that of the first members,
-    with what it tells of each member for all.
+    networks. With `variant` one more kind is compared, made from the number of the best. The
+    history is that of the first members, with what it tells of each member for all.
     """
     rows = Rows.given(data, "data").observed()
     if folds is None and validation is None and settings.validation_fraction and len(rows) > 1:
         folds, _ = random_folds(len(rows), settings.validation_fraction, settings.seed)
 
+    kinds = list(kinds)
     if folds is None and validation is None:
-        kinds = kinds[:1]
+        kinds, variant = kinds[:1], None
 
     def fit(members: list[MixtureNetwork], name: str, first: int) -> tuple[Ensemble, History]:
         ensemble = Ensemble(members)
@@ -228,24 +234,63 @@ def train_members(
         return ensemble, history
 
     # Not all but one: a member that is trained alone has the scales of its own rows.
-    some = len(kinds) > 1 and n_members > FIRST_MEMBERS + 1
+    some = (len(kinds) > 1 or variant is not None) and n_members > FIRST_MEMBERS + 1
     count = FIRST_MEMBERS if some else n_members
     with gradients(), interruption() as interrupted:
         trials: list[tuple[Ensemble, History]] = []
+
+        def ended() -> bool:
+            return interrupted.is_set() or trials[-1][1].stopped == "callback"
+
+        def best_kind() -> int:
+            return min(range(len(trials)), key=lambda kind: trials[kind][1].best_nll)
+
         for number, make in enumerate(kinds):
             trials.append(fit(make(count), f"kind-{number}", 0))
-            if interrupted.is_set() or trials[-1][1].stopped == "callback":
+            if ended():
                 break
-        best = min(range(len(trials)), key=lambda kind: trials[kind][1].best_nll)
+        if variant is not None and not ended():
+            kinds.append(variant(best_kind()))
+            trials.append(fit(kinds[-1](count), f"kind-{len(trials)}", 0))
+        best = best_kind()
         ensemble, history = trials[best]
-        ended = interrupted.is_set() or trials[-1][1].stopped == "callback"
-        if count < n_members and not ended:
+        if count < n_members and not ended():
             others, later = fit(kinds[best](n_members - count), "members", count)
             ensemble = ensemble.joined(others)
             history = history.joined(later)
     if interrupted.is_set():
         history.stopped = "interrupted"
     return ensemble, history
+
+
+def train_alone(
+    make: Make,
+    data: Data,
+    settings: Settings,
+    *,
+    variant: Make | None = None,
+    directory: str | os.PathLike[str] | None = None,
+    **options: Any,
+) -> tuple[MixtureNetwork, History]:
+    """Train one network, or a variant of it that is better before it has learned anything.
+
+    A variant that, after one epoch, has a lower validation loss than the network has in the end is
+    trained too, and the better of both returned. The options are those of `train`; never warn.
+    """
+    with gradients(), interruption() as interrupted:
+        (network,) = make(1)
+        history = train(network, data, settings, directory=directory, warn=False, **options)
+        if variant is None or interrupted.is_set() or history.stopped == "callback":
+            return network, history
+        first = {**options, "callbacks": (), "progress": False}
+        (other,) = variant(1)
+        begun = train(other, data, replace(settings, epochs=1), warn=False, **first)
+        if interrupted.is_set() or not begun.best_nll < history.best_nll:
+            return network, history
+        place = None if directory is None else Path(directory) / "variant"
+        (other,) = variant(1)
+        later = train(other, data, settings, directory=place, warn=False, **options)
+    return (other, later) if later.best_nll < history.best_nll else (network, history)
 
 
 def _divide(data: Data, validation: Data | None, settings: Settings) -> tuple[Rows, Rows]:

@@ -220,8 +220,16 @@ class Head(nn.Module, ABC, Generic[P]):
         return weighted_sum(self.nll(features, target), weights)
 
     @torch.no_grad()
-    def start_from(self, start: Start) -> None:
-        """Begin at these components, with equal weights, for all features."""
+    def start_from(self, start: Start, linear: Tensor | None = None) -> None:
+        """Begin at these components, with equal weights, for all features.
+
+        With `linear` [D, c] all means move with the last c features, and nothing with others.
+        """
+        if linear is not None:
+            means = self._split(torch.arange(self.linear.out_features))[1]
+            self.linear.weight.zero_()
+            columns = self.linear.weight[:, -linear.shape[1] :]
+            columns[means.flatten()] = linear.to(columns).repeat(self.n_components, 1)
         logits = torch.zeros(self.n_components, dtype=start.means.dtype)
         self.linear.bias.copy_(torch.cat([logits, start.means.flatten(), self._scales_from(start)]))
 
