@@ -370,6 +370,12 @@ REFUSED = {
     "epochs": ({"epochs": 0, "settings": None}, {}, r"^epochs is 0"),
     "learning rate": ({"learning_rate": -1.0}, {}, r"^learning_rate is -1.0"),
     "floor": ({"floor": -1.0}, {}, r"^floor is -1.0.*standardised target"),
+    "a shortcut by name": ({"shortcut": "yes"}, {}, r"^shortcut is 'yes'.*or \"auto\""),
+    "a shortcut in a backbone": (
+        {"shortcut": True, "backbone": Bent},
+        {},
+        r"^shortcut is True with a backbone.*return the columns",
+    ),
     "no bins": ({"n_bins": -1}, {}, r"^n_bins is -1.*Pass 0 for none"),
     "part of a bin": ({"n_bins": 2.5}, {}, r"^n_bins is 2.5.*Pass 0 for none"),
     "bins by name": ({"n_bins": "some"}, {}, r"^n_bins is 'some'.*or \"auto\""),
@@ -540,6 +546,53 @@ def test_where_there_is_nothing_to_compare_there_are_no_bins():
     assert regressor(**several).fit(MIXED[["town"]], Y).n_bins_ == 0  # no number
     with pytest.raises(AttributeError):
         _ = regressor().n_bins_
+
+
+# A shortcut.
+
+NOISY_X = RNG.normal(size=(240, 2))
+NOISY_Y = NOISY_X[:, :1] + RNG.normal(size=(240, 6))
+
+
+@pytest.mark.parametrize("n_members", [1, 4])
+def test_a_linear_model_that_is_better_is_where_networks_start(n_members, tmp_path):
+    """Six noisy targets of 240 rows: networks learn their noise before their slope."""
+    options = {"width": 64, "n_members": n_members, "n_bins": 0, "n_components": 1}
+    settings = Settings(epochs=30, batch_size=32)
+    found = regressor(**options, shortcut="auto", settings=settings, warm_start=True)
+    found.fit(NOISY_X, NOISY_Y)
+    assert found.shortcut_ is True
+    x = RNG.normal(size=(500, 2))
+    y = x[:, :1] + RNG.normal(size=(500, 6))
+    linear = found.baselines_.linear(torch.from_numpy(x)).log_prob(torch.from_numpy(y))
+    assert found.score_samples(x, y).mean() > linear.mean() - 0.1
+    plain = regressor(**options, settings=settings).fit(NOISY_X, NOISY_Y)
+    assert plain.shortcut_ is False
+    assert found.score_samples(x, y).mean() > plain.score_samples(x, y).mean() + 0.1
+    found.save(tmp_path / "m")
+    loaded = MDNRegressor.load(tmp_path / "m")
+    assert (loaded.shortcut, loaded.shortcut_) == ("auto", True)
+    assert_array_equal(loaded.predict(x), found.predict(x))
+    # Going on is with the shortcut.
+    found.set_params(settings=Settings(epochs=1)).fit(NOISY_X, NOISY_Y)
+    with pytest.raises(ArgumentError, match="changed since the fit"):
+        found.set_params(shortcut=False).fit(NOISY_X, NOISY_Y)
+
+
+@pytest.mark.parametrize("n_members", [1, 3])
+def test_a_shortcut_as_it_is_asked_for(n_members):
+    for shortcut in (False, True):
+        model = regressor(1, n_members=n_members, shortcut=shortcut).fit(MIXED, Y)
+        assert model.shortcut_ is shortcut
+
+
+def test_where_there_is_nothing_to_compare_there_is_no_shortcut():
+    auto = {"shortcut": "auto", "n_bins": 0}
+    assert not regressor(1, **auto, validation_fraction=0).fit(NOISY_X, NOISY_Y).shortcut_
+    assert not regressor(1, **auto).partial_fit(NOISY_X, NOISY_Y).shortcut_
+    assert not regressor(1, **auto, backbone=Bent).fit(NOISY_X, NOISY_Y).shortcut_
+    many = RNG.normal(size=(60, 1001))
+    assert not regressor(1, **auto).fit(many, many[:, :1]).shortcut_
 
 
 def test_a_partial_fit_from_scratch_compares_nothing():

@@ -10,7 +10,7 @@ from torch import nn
 from torch.testing import assert_close
 
 from condens.errors import ArgumentError
-from condens.nn import MLP, backbone_from_dict
+from condens.nn import MLP, TableMLP, backbone_from_dict
 from condens.nn.backbones import ACTIVATIONS
 
 
@@ -58,6 +58,25 @@ def test_dropout_acts_in_training_alone_and_on_blocks_alone():
     # 12800 coins: five standard deviations are 0.022.
     assert abs(dropped - 0.5) < 0.03
     assert torch.equal(network.eval()(x), network(x))
+
+
+@pytest.mark.parametrize("bins", [0, 3])
+def test_a_shortcut_appends_what_is_read(bins):
+    x = torch.randn(7, 2)
+    plain, both = (
+        MLP(2, 5, bins=bins, shortcut=shortcut, generator=torch.Generator().manual_seed(0))
+        for shortcut in (False, True)
+    )
+    assert (plain.features, both.features) == (5, 7)
+    assert torch.equal(both(x), torch.cat([plain(x), x], -1))
+    assert torch.equal(both.shortcut_of(x), x)
+    table = TableMLP(2, [4], 5, bins=bins, shortcut=True)
+    codes = torch.tensor([[0.0], [1.0], [3.0]])
+    found = table(torch.cat([x[:3], codes], -1))
+    embedded = table.embeddings[0]
+    known = torch.stack([embedded.mean(0), embedded[0], embedded[2]])
+    assert found.shape[1] == table.features == 5 + 2 + embedded.shape[1]
+    assert_close(found[:, 5:], torch.cat([x[:3], known], -1))
 
 
 @pytest.mark.parametrize(

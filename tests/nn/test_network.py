@@ -232,6 +232,50 @@ class TestPrepare:
         single = 0.5 * torch.logdet(2 * math.pi * math.e * torch.cov(target.T))
         assert network.loss(condition, target) < single - 0.5
 
+    @pytest.mark.parametrize("covariance", HEADS)
+    def test_a_shortcut_starts_as_a_linear_model(self, covariance):
+        """Means as those of least squares, where there is next to no noise."""
+        condition, _ = stretched(400)
+        noise = 1e-3 * torch.randn(400, 3, dtype=torch.float64)
+        target = condition @ torch.randn(2, 3, dtype=torch.float64) + 5 + 100 * noise
+        network = MixtureNetwork.of(
+            2, 3, n_components=2, covariance=covariance, width=8, shortcut=True
+        ).double()
+        network.prepare(condition, target)
+        design = torch.cat([condition, torch.ones(400, 1)], 1)
+        expected = design @ torch.linalg.lstsq(design, target).solution
+        spread = target.std(0)
+        assert ((network(condition).mean - expected) / spread).abs().max() < 1e-3
+        assert (network.head.linear.weight[:, :8] == 0).all()
+        gaussian = 0.5 * torch.logdet(2 * math.pi * math.e * torch.cov((target - expected).T))
+        if covariance in ("full", "tied", "diagonal"):
+            assert network.loss(condition, target) < gaussian + 0.3
+
+    def test_a_column_far_from_zero_that_hardly_varies_is_no_matter(self):
+        """Its part of the means is large, and so is the bias against it."""
+        codes = torch.randint(1, 3, (300, 1)).double()
+        target = 2 * codes + 0.1 * torch.randn(300, 1, dtype=torch.float64)
+        network = MixtureNetwork.of(1, 1, n_components=1, categories=[3], shortcut=True).double()
+        with torch.no_grad():
+            network.backbone.embeddings[0].copy_(torch.tensor([[3.0, 0, 0], [3.001, 0, 0]]))
+        network.prepare(codes, target)
+        assert (network(codes).mean - 2 * codes).abs().max() < 0.05
+
+    def test_members_start_from_their_own_rows(self):
+        """Rows of nonsense change the start of those members alone that train on them."""
+        condition, target = torch.randn(2, 90, 1, dtype=torch.float64)
+        target = 3 * condition + 0.1 * target
+        target[60:] = -2 * condition[60:]
+        parts = [torch.arange(60), torch.arange(30, 90)]
+        networks = [
+            MixtureNetwork.of(1, 1, n_components=1, width=4, shortcut=True).double() for _ in parts
+        ]
+        Ensemble(networks).prepare(condition, target, parts=parts)
+        one = torch.tensor([[0.0], [1.0]], dtype=torch.float64)
+        slopes = [(network(one).mean[1] - network(one).mean[0]).item() for network in networks]
+        assert slopes[0] == pytest.approx(3, abs=0.1)
+        assert slopes[1] < 2
+
     def test_without_data_only_the_scales(self):
         torch.manual_seed(0)
         network = MixtureNetwork.of(2, 3, n_components=4, width=8)

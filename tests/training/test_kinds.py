@@ -9,7 +9,7 @@ import torch
 
 from condens.nn import MixtureNetwork, PiecewiseLinear
 from condens.training import Settings
-from condens.training.selection import train_members
+from condens.training.selection import train_alone, train_members
 
 ROWS = 300
 
@@ -112,6 +112,102 @@ def test_a_callback_ends_it_with_the_members_so_far():
     ensemble, history = fit([kind(0, made), kind(4, made)], callbacks=lambda _: True)
     assert made == [(0, 3)]
     assert (len(ensemble.members), history.stopped) == (3, "callback")
+
+
+def linear(seed=0, targets=6):
+    """Rows of many noisy targets, which a network learns by heart before it learns the slope."""
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randn(200, 2, generator=generator)
+    return x, x[:, :1] + torch.randn(200, targets, generator=generator)
+
+
+def straight(made=None, shortcut=True, targets=6):
+    """Return what makes networks with or without a shortcut."""
+    generator = torch.Generator().manual_seed(3)
+
+    def make(count):
+        if made is not None:
+            made.append((shortcut, count))
+        return [
+            MixtureNetwork.of(
+                2, targets, n_components=2, width=64, shortcut=shortcut, generator=generator
+            )
+            for _ in range(count)
+        ]
+
+    return make
+
+
+def test_a_variant_of_the_best_kind_is_compared_too():
+    made, asked = [], []
+
+    def variant(best):
+        asked.append(best)
+        return straight(made)
+
+    settings = Settings(epochs=30, batch_size=32, validation_fraction=0.1)
+    plain = straight(made, shortcut=False)
+    ensemble, history = train_members([plain], linear(), settings, n_members=5, variant=variant)
+    assert made == [(False, 2), (True, 2), (True, 3)]
+    assert asked == [0]
+    assert all(member.backbone.shortcut for member in ensemble.members)
+    assert len(history.member_nlls) == 5
+
+
+class TestAlone:
+    SETTINGS = Settings(epochs=20, batch_size=32)
+
+    def test_a_variant_that_begins_better_is_trained(self):
+        made, numbers = [], []
+        options = {"variant": straight(made), "callbacks": lambda e: numbers.append(e.epoch)}
+        network, history = train_alone(
+            straight(made, shortcut=False), linear(), self.SETTINGS, **options
+        )
+        assert made == [(False, 1), (True, 1), (True, 1)]
+        assert network.backbone.shortcut == 2
+        # Those of both runs, not the epoch that was only a look.
+        assert numbers.count(0) == 2
+        assert numbers[-len(history.epochs) :] == [epoch.epoch for epoch in history.epochs]
+        x, y = linear(1)
+        plain = train_alone(straight(shortcut=False), linear(), self.SETTINGS)[0]
+        assert network.loss(x, y) < plain.loss(x, y) - 0.1
+
+    def test_the_same_again_and_from_a_directory(self, tmp_path):
+        states = [
+            train_alone(
+                straight(shortcut=False),
+                linear(),
+                self.SETTINGS,
+                variant=straight(),
+                directory=place,
+            )[0].state_dict()
+            for place in (None, tmp_path, tmp_path)
+        ]
+        for name, tensor in states[0].items():
+            assert all(torch.equal(tensor, other[name]) for other in states[1:]), name
+
+    def test_what_a_network_learns_by_itself_is_enough(self):
+        made = []
+        x, y = rows()
+        network, _ = train_alone(
+            straight(made, shortcut=False, targets=1),
+            (x, y),
+            Settings(epochs=40, batch_size=32),
+            variant=straight(made, targets=1),
+        )
+        assert made == [(False, 1), (True, 1)]
+        assert network.backbone.shortcut == 0
+
+    def test_a_callback_ends_it(self):
+        made = []
+        train_alone(
+            straight(made, shortcut=False),
+            linear(),
+            self.SETTINGS,
+            variant=straight(made),
+            callbacks=lambda _: True,
+        )
+        assert made == [(False, 1)]
 
 
 def test_an_interruption_ends_it_with_the_members_so_far():

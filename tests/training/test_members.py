@@ -92,6 +92,12 @@ CASES = {
     "categories": ({"codes": True}, {"categories": [4], "normalise": True}, {}),
     "bins": ({}, {"bins": 3}, {}),
     "categories and bins": ({"codes": True}, {"categories": [4], "bins": 3}, {}),
+    "a shortcut": ({}, {"shortcut": True}, {}),
+    "categories, bins and a shortcut": (
+        {"codes": True},
+        {"categories": [4], "bins": 3, "shortcut": True},
+        {},
+    ),
     "whole numbers": ({"whole": True}, {"transforms": [Integer(), Integer()]}, {}),
     "no average": ({}, {}, {"average": 0.0}),
     "constant rate": ({}, {}, {"schedule": "constant", "weight_decay": 0.1}),

@@ -26,6 +26,14 @@ MAX_LINEAR_ROWS, MAX_LINEAR_COLUMNS = 50_000, 1000
 PENALTIES = torch.logspace(-6, 2, 17, dtype=torch.float64)
 
 
+class Linear(NamedTuple):
+    """A linear fit: weights [D, F], bias [D], and the residuals of rows left out of it [n, D]."""
+
+    weights: Tensor
+    bias: Tensor
+    residuals: Tensor
+
+
 class Start(NamedTuple):
     """Initial components: means [K, D] and covariances [K, D, D]."""
 
@@ -120,29 +128,29 @@ def _log_likelihood(targets: Tensor, start: Start) -> float:
 
 
 @torch.no_grad()
-def ridge(features: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the weights of a ridge regression, and the residuals of rows left out of it.
+def ridge(features: Tensor, targets: Tensor) -> Linear:
+    """Fit a ridge regression.
 
     Each target has the penalty whose squared residuals of rows left out, in closed form
     r/(1 − h) with h the leverage, are least. Missing targets are left out, and stay missing.
 
-    Shapes: features [n, F], targets [n, D] → [D, F], [n, D].
+    Shapes: features [n, F], targets [n, D].
     """
     features, targets = features.double(), targets.double()
     complete = bool(targets.isfinite().all())
     columns = torch.arange(targets.shape[1])
     groups = [columns] if complete else list(columns[:, None])
     weights = targets.new_zeros(targets.shape[1], features.shape[1])
-    residuals = targets.clone()
+    bias, residuals = torch.zeros_like(weights[:, 0]), targets.clone()
     for group in groups:
         rows = targets[:, group].isfinite().all(1).nonzero()[:, 0]
         if len(rows) > 1:
             found = _ridge(features[rows], targets[rows][:, group])
-            weights[group], residuals[rows[:, None], group] = found
-    return weights, residuals
+            weights[group], bias[group], residuals[rows[:, None], group] = found
+    return Linear(weights, bias, residuals)
 
 
-def _ridge(features: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+def _ridge(features: Tensor, targets: Tensor) -> Linear:
     n = len(features)
     deviation = features.std(0, correction=0)
     scale = torch.where(deviation > 1e-9, deviation.clamp(min=1e-300), torch.inf)
@@ -166,7 +174,7 @@ def _ridge(features: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
     better = y.square().mean(0) < best  # than any linear fit is none
     weights = (torch.where(better, 0.0, weights) / scale[:, None]).T
     left = torch.where(better, y, left)
-    return weights, left + level - weights @ centre
+    return Linear(weights, level - weights @ centre, left)
 
 
 def _k_means(targets: Tensor, n_components: int, generator: Generator) -> Tensor:

@@ -197,7 +197,8 @@ class MixtureNetwork(DensityNetwork):
         head, linear, target = self.head, None, target.cpu()
         if isinstance(self.backbone, MLP | TableMLP) and self.backbone.shortcut:
             features = self.backbone.shortcut_of(condition[:MAX_LINEAR_ROWS])
-            linear, target = ridge(features.cpu(), target[:MAX_LINEAR_ROWS])
+            linear = ridge(features.cpu(), target[:MAX_LINEAR_ROWS])
+            target = linear.residuals
         start = spread(target, head.n_components, floor=head.floor, generator=generator)
         head.start_from(start, linear)
 

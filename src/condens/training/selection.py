@@ -277,6 +277,9 @@ def train_alone(
     A variant that, after one epoch, has a lower validation loss than the network has in the end is
     trained too, and the better of both returned. The options are those of `train`; never warn.
     """
+    given = (options.get(name) is not None for name in ("validation", "folds"))
+    if not settings.validation_fraction and not any(given):
+        variant = None  # there is nothing to compare by
     with gradients(), interruption() as interrupted:
         (network,) = make(1)
         history = train(network, data, settings, directory=directory, warn=False, **options)

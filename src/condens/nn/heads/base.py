@@ -19,7 +19,7 @@ from condens.functional.losses import weighted_sum
 from condens.functional.tracing import checks_values
 from condens.functional.triangular import check_bounds
 from condens.kernels.checks import check, check_shape, check_strided, check_weights
-from condens.nn.initialise import Start
+from condens.nn.initialise import Linear, Start
 from condens.nn.randomness import linear
 from condens.scalars import as_whole
 
@@ -220,16 +220,18 @@ class Head(nn.Module, ABC, Generic[P]):
         return weighted_sum(self.nll(features, target), weights)
 
     @torch.no_grad()
-    def start_from(self, start: Start, linear: Tensor | None = None) -> None:
+    def start_from(self, start: Start, linear: Linear | None = None) -> None:
         """Begin at these components, with equal weights, for all features.
 
-        With `linear` [D, c] all means move with the last c features, and nothing with others.
+        With a `linear` fit on the last features, the components are those of its residuals: all
+        means move with these features, and nothing with others.
         """
         if linear is not None:
+            start = start._replace(means=start.means + linear.bias)
             means = self._split(torch.arange(self.linear.out_features))[1]
             self.linear.weight.zero_()
-            columns = self.linear.weight[:, -linear.shape[1] :]
-            columns[means.flatten()] = linear.to(columns).repeat(self.n_components, 1)
+            columns = self.linear.weight[:, -linear.weights.shape[1] :]
+            columns[means.flatten()] = linear.weights.to(columns).repeat(self.n_components, 1)
         logits = torch.zeros(self.n_components, dtype=start.means.dtype)
         self.linear.bias.copy_(torch.cat([logits, start.means.flatten(), self._scales_from(start)]))
 
