@@ -161,11 +161,10 @@ class Architecture:
         return [replace(self, n_bins=number) for number in bins]
 
     @property
-    def linear(self) -> "Architecture | None":
-        """The same with a linear part, where that is to be chosen."""
+    def compares_shortcut(self) -> bool:
+        """Whether networks with a linear part are to be compared with those without."""
         few = self.n_columns <= MAX_LINEAR_COLUMNS
-        choose = self.shortcut == "auto" and self.backbone is None and few
-        return replace(self, shortcut=True) if choose else None
+        return self.shortcut == "auto" and self.backbone is None and few
 
     @property
     def _dropout(self) -> float:
@@ -205,16 +204,16 @@ class Architecture:
         def maker(kind: Architecture) -> Make:
             return partial(kind.members, n_components, generator=generator, device=device)
 
-        kinds, linear = self.kinds, self.linear is not None
+        kinds, compares = self.kinds, self.compares_shortcut
         if self.n_members == 1:
-            other = maker(replace(kinds[0], shortcut=True)) if linear else None
+            other = maker(replace(kinds[0], shortcut=True)) if compares else None
             return train_alone(maker(kinds[0]), rows, settings, variant=other, **options)
         ensemble, history = train_members(
             [maker(kind) for kind in kinds],
             rows,
             settings,
             n_members=self.n_members,
-            variant=(lambda best: maker(replace(kinds[best], shortcut=True))) if linear else None,
+            variant=(lambda best: maker(replace(kinds[best], shortcut=True))) if compares else None,
             **options,
         )
         return ensemble.eval(), history

@@ -18,8 +18,6 @@ SHRINKAGE_ROWS = 10.0
 CLOSENESS = 0.6
 # Smallest scale, even with no floor: a singular covariance has no factor.
 MIN_SCALE = 1e-6
-
-
 # Rows and columns of a linear fit at most, and its penalties to choose from, in units of the
 # features' variance.
 MAX_LINEAR_ROWS, MAX_LINEAR_COLUMNS = 50_000, 1000

@@ -192,11 +192,11 @@ class MixtureNetwork(DensityNetwork):
         With a shortcut, the means are those of a ridge regression on its columns, and the
         components are placed on what that leaves.
         """
-        if parts is not None:
-            condition, target = condition[parts[0]], target[parts[0]]
-        head, linear, target = self.head, None, target.cpu()
+        head, linear = self.head, None
+        own = torch.arange(len(target), device=target.device) if parts is None else parts[0]
+        target = target[own].cpu()
         if isinstance(self.backbone, MLP | TableMLP) and self.backbone.shortcut:
-            features = self.backbone.shortcut_of(condition[:MAX_LINEAR_ROWS])
+            features = self.backbone.shortcut_of(condition[own[:MAX_LINEAR_ROWS]])
             linear = ridge(features.cpu(), target[:MAX_LINEAR_ROWS])
             target = linear.residuals
         start = spread(target, head.n_components, floor=head.floor, generator=generator)
