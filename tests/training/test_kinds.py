@@ -7,9 +7,16 @@ import threading
 import pytest
 import torch
 
-from condens.nn import MixtureNetwork, PiecewiseLinear
+from condens.data import Rows
+from condens.nn import Ensemble, MixtureNetwork, PiecewiseLinear
 from condens.training import Settings
-from condens.training.selection import train_alone, train_members
+from condens.training.selection import (
+    MAX_DIFFERENCE,
+    _difference,
+    _fold_losses,
+    train_alone,
+    train_members,
+)
 
 ROWS = 300
 
@@ -220,3 +227,33 @@ def test_an_interruption_ends_it_with_the_members_so_far():
     ensemble, history = fit([kind(0, made), kind(4, made)], callbacks=interrupt)
     assert made == [(0, 3)]
     assert (len(ensemble.members), history.stopped) == (3, "interrupted")
+
+
+def test_a_variant_needs_a_standard_error_and_no_single_row_decides():
+    """By hand: of 40 rows one is better by 50 nats, and all others are worse by 0.2."""
+    others = torch.zeros(40, dtype=torch.float64)
+    losses = others + 0.2
+    losses[7] = -50.0
+    mean, error = _difference(losses, others, MAX_DIFFERENCE)
+    assert mean == pytest.approx((39 * 0.2 - 1) / 40)
+    assert error == pytest.approx(1.2 / 40, rel=1e-6)
+    assert _difference(losses, others)[0] < -1
+
+
+@pytest.mark.parametrize("common", [False, True])
+def test_losses_are_of_the_rows_that_members_validate_on(common):
+    x, y = rows()
+    folds = torch.arange(ROWS) % 4
+    ensemble = Ensemble(kind(0)(2)).prepare(x, y)
+    given = Rows.of(x, y)
+    found = _fold_losses(ensemble, given, given if common else None, None if common else folds)
+    first = ensemble.standardise_condition(x)
+    each = [
+        member.standard_nll(first, ensemble.standardise_target(y)) for member in ensemble.members
+    ]
+    expected = (
+        torch.stack(each).mean(0)
+        if common
+        else torch.cat([each[0][folds == 0], each[1][folds == 1]])
+    )
+    torch.testing.assert_close(found, expected.double())

@@ -29,6 +29,8 @@ MAX_FIRST_LOSS = 0.05
 MAX_FAILURES = 2
 # Members of each kind that are trained before one kind is chosen.
 FIRST_MEMBERS = 2
+# What a row may say for or against a variant, in nats: a single one would decide the mean.
+MAX_DIFFERENCE = 1.0
 # Rows that are compared, and rows that decide which components matter least.
 ROWS_COMPARED, ROWS_RANKED = 20_000, 2000
 
@@ -173,7 +175,7 @@ def reduce_components(
             history, losses = fit(smaller, again)
             if stopped():  # not trained to its end, it cannot be compared
                 break
-            trials.append(_trial(smaller.head.n_components, history.best_nll, losses - best))
+            trials.append(_trial(smaller.head.n_components, history.best_nll, losses, best))
             if trials[-1].worse > trials[-1].standard_error:
                 failed += 1
             else:
@@ -202,15 +204,17 @@ def train_members(
 
     The kinds are compared by the mean validation loss of their first members, which validate on the
     same folds; without validation rows the first kind is taken. Each kind makes a number of new
-    networks. With `variant` one more kind is compared, made from the number of the best. The
-    history is that of the first members, with what it tells of each member for all.
+    networks. With `variant` one more kind is compared, made from the number of the best, and taken
+    where it is better by more than a standard error, with up to a nat for each row. The history is
+    that of the first members, with what it tells of each member for all.
     """
     rows = Rows.given(data, "data").observed()
     if folds is None and validation is None and settings.validation_fraction and len(rows) > 1:
         folds, _ = random_folds(len(rows), settings.validation_fraction, settings.seed)
 
+    held_out = None if validation is None else Rows.given(validation, "validation").observed()
     kinds = list(kinds)
-    if folds is None and validation is None:
+    if folds is None and held_out is None:
         kinds, variant = kinds[:1], None
 
     def fit(members: list[MixtureNetwork], name: str, first: int) -> tuple[Ensemble, History]:
@@ -242,17 +246,20 @@ def train_members(
         def ended() -> bool:
             return interrupted.is_set() or trials[-1][1].stopped == "callback"
 
-        def best_kind() -> int:
-            return min(range(len(trials)), key=lambda kind: trials[kind][1].best_nll)
-
         for number, make in enumerate(kinds):
             trials.append(fit(make(count), f"kind-{number}", 0))
             if ended():
                 break
+        best = min(range(len(trials)), key=lambda kind: trials[kind][1].best_nll)
         if variant is not None and not ended():
-            kinds.append(variant(best_kind()))
+            kinds.append(variant(best))
             trials.append(fit(kinds[-1](count), f"kind-{len(trials)}", 0))
-        best = best_kind()
+            worse, error = _difference(
+                _fold_losses(trials[-1][0], rows, held_out, folds),
+                _fold_losses(trials[best][0], rows, held_out, folds),
+                MAX_DIFFERENCE,
+            )
+            best = len(trials) - 1 if worse < -error and not ended() else best
         ensemble, history = trials[best]
         if count < n_members and not ended():
             others, later = fit(kinds[best](n_members - count), "members", count)
@@ -306,9 +313,33 @@ def _divide(data: Data, validation: Data | None, settings: Settings) -> tuple[Ro
     return rows.split(settings.validation_fraction or 0.1, settings.seed)
 
 
-def _trial(n_components: int, nll: float, worse: Tensor) -> Trial:
+def _trial(n_components: int, nll: float, losses: Tensor, best: Tensor) -> Trial:
+    return Trial(n_components, nll, *_difference(losses, best))
+
+
+def _difference(losses: Tensor, others: Tensor, most: float = math.inf) -> tuple[float, float]:
+    """Return the mean difference of losses of the same rows, each up to `most`, and its error."""
+    worse = (losses - others).clamp(-most, most)
     error = worse.std().item() / math.sqrt(len(worse)) if len(worse) > 1 else 0.0
-    return Trial(n_components, nll, worse.mean().item(), error)
+    return worse.mean().item(), error
+
+
+def _fold_losses(
+    ensemble: Ensemble, rows: Rows, held_out: Rows | None, folds: Tensor | None
+) -> Tensor:
+    """Return the loss of each validation row by the member that validates on it.
+
+    Where all members validate on the same rows, the mean of their losses.
+    """
+    members = ensemble.members
+    with loan(ensemble, Generator().manual_seed(0)):
+        if held_out is not None:
+            return torch.stack([_losses(member, held_out) for member in members]).mean(0)
+        assert folds is not None  # there are validation rows
+        count = int(folds.max()) + 1
+        parts = [(folds == m % count).nonzero()[:, 0] for m in range(len(members))]
+        pairs = zip(members, parts, strict=True)
+        return torch.cat([_losses(member, rows.take(part)) for member, part in pairs])
 
 
 @torch.no_grad()
