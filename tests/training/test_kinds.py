@@ -229,7 +229,7 @@ def test_an_interruption_ends_it_with_the_members_so_far():
     assert (len(ensemble.members), history.stopped) == (3, "interrupted")
 
 
-def test_a_variant_needs_a_standard_error_and_no_single_row_decides():
+def test_no_single_row_decides():
     """By hand: of 40 rows one is better by 50 nats, and all others are worse by 0.2."""
     others = torch.zeros(40, dtype=torch.float64)
     losses = others + 0.2

@@ -204,9 +204,9 @@ def train_members(
 
     The kinds are compared by the mean validation loss of their first members, which validate on the
     same folds; without validation rows the first kind is taken. Each kind makes a number of new
-    networks. With `variant` one more kind is compared, made from the number of the best, and taken
-    where it is better by more than a standard error, with up to a nat for each row. The history is
-    that of the first members, with what it tells of each member for all.
+    networks. With `variant` one more kind is compared, made from the number of the best, row by row
+    with up to a nat for each. The history is that of the first members, with what it tells of each
+    member for all.
     """
     rows = Rows.given(data, "data").observed()
     if folds is None and validation is None and settings.validation_fraction and len(rows) > 1:
@@ -254,12 +254,11 @@ def train_members(
         if variant is not None and not ended():
             kinds.append(variant(best))
             trials.append(fit(kinds[-1](count), f"kind-{len(trials)}", 0))
-            worse, error = _difference(
-                _fold_losses(trials[-1][0], rows, held_out, folds),
-                _fold_losses(trials[best][0], rows, held_out, folds),
-                MAX_DIFFERENCE,
+            losses, others = (
+                _fold_losses(trials[kind][0], rows, held_out, folds) for kind in (-1, best)
             )
-            best = len(trials) - 1 if worse < -error and not ended() else best
+            if _difference(losses, others, MAX_DIFFERENCE)[0] < 0 and not ended():
+                best = len(trials) - 1
         ensemble, history = trials[best]
         if count < n_members and not ended():
             others, later = fit(kinds[best](n_members - count), "members", count)
