@@ -254,10 +254,9 @@ def train_members(
         if variant is not None and not ended():
             kinds.append(variant(best))
             trials.append(fit(kinds[-1](count), f"kind-{len(trials)}", 0))
-            losses, others = (
-                _fold_losses(trials[kind][0], rows, held_out, folds) for kind in (-1, best)
-            )
-            if _difference(losses, others, MAX_DIFFERENCE)[0] < 0 and not ended():
+            losses = _fold_losses(trials[-1][0], rows, held_out, folds)
+            best_losses = _fold_losses(trials[best][0], rows, held_out, folds)
+            if _difference(losses, best_losses, MAX_DIFFERENCE)[0] < 0 and not ended():
                 best = len(trials) - 1
         ensemble, history = trials[best]
         if count < n_members and not ended():
