@@ -5,7 +5,7 @@ import torch
 from torch.testing import assert_close
 
 from condens.functional.triangular import unpack
-from condens.nn.initialise import PENALTIES, ridge, spread
+from condens.nn.initialise import PENALTIES, _price, ridge, spread
 
 CENTRES = torch.tensor(
     [[-2.0, -2.0, 0.0], [2.0, -2.0, 0.0], [0.0, 2.0, -1.0], [0.0, 0.0, 3.0]], dtype=torch.float64
@@ -128,6 +128,21 @@ def test_clusters_need_rows_enough_to_count():
         noise = torch.randn(2, rows, 4, dtype=torch.float64, generator=generator)
         _, covariances = place((noise + centres).flatten(0, 1), 2, floor=0.0)
         assert torch.allclose(covariances[0], covariances[1]) != apart
+
+
+@pytest.mark.parametrize(("n_components", "rows", "dimensions"), [(3, 100, 2), (5, 400, 6)])
+def test_the_price_is_half_the_difference_of_the_corrected_criterion(
+    n_components, rows, dimensions
+):
+    def criterion(p):
+        return 2 * p + 2 * p * (p + 1) / (rows - p - 1)
+
+    each = dimensions + dimensions * (dimensions + 1) // 2  # a mean and a covariance
+    many = n_components * each + n_components - 1  # and weights that sum to one
+    expected = (criterion(many) - criterion(each)) / (2 * rows)
+    assert _price(n_components, rows, dimensions) == pytest.approx(expected, rel=1e-12)
+    assert _price(n_components, many + 1, dimensions) == float("inf")
+    assert _price(1, rows, dimensions) == 0
 
 
 class TestRidge:

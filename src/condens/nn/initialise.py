@@ -81,10 +81,9 @@ def spread(targets: Tensor, n_components: int, *, floor: float, generator: Gener
 
 
 def _price(n_components: int, rows: int, dimensions: int) -> float:
-    """Return what components for themselves must add to the mean log density, in place of one.
+    """Return what separate components must add to the mean log density of one.
 
-    Every number that is taken from rows takes from the likelihood of others what it adds to theirs:
-    Akaike's criterion, corrected for few rows (Hurvich and Tsai, 1989).
+    The difference of Akaike's criterion, corrected for few rows (Hurvich and Tsai, 1989).
     """
     one = dimensions * (dimensions + 3) / 2
     many = n_components * (1 + one) - 1
@@ -105,7 +104,7 @@ def _one(targets: Tensor, floor: float) -> Start:
 
 
 def _around(one: Start, n_components: int, generator: Generator) -> Start:
-    """Return components around a single one, that together have its mean and covariance."""
+    """Return components around a single one: its mean and, averaged over draws, its covariance."""
     dimensions = one.means.shape[1]
     noise = torch.randn(n_components, dimensions, generator=generator, dtype=one.means.dtype)
     offset = noise - noise.mean(0)
