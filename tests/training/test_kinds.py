@@ -9,9 +9,10 @@ import torch
 
 from condens.data import Rows
 from condens.nn import Ensemble, MixtureNetwork, PiecewiseLinear
-from condens.training import Settings
+from condens.training import Settings, train
 from condens.training.selection import (
     MAX_DIFFERENCE,
+    Losses,
     _difference,
     _fold_losses,
     train_alone,
@@ -19,6 +20,7 @@ from condens.training.selection import (
 )
 
 ROWS = 300
+FOLDS = torch.arange(ROWS) % 4
 
 
 def rows(seed=0):
@@ -54,15 +56,19 @@ def bins_of(ensemble):
     return found[0] if found else 0
 
 
-def test_the_better_kind_gets_the_other_members():
+def test_all_members_are_of_the_better_kind():
     made = []
-    ensemble, history = fit([kind(0, made), kind(12, made)], n_members=4)
-    assert made == [(0, 2), (12, 2), (12, 2)]
+    ensemble, history = fit([kind(0, made), kind(12, made)], n_members=4, epochs=60)
+    assert made == [(0, 2), (12, 2), (12, 4)]
     assert bins_of(ensemble) == 12
     assert len(ensemble.members) == len(history.member_nlls) == len(history.member_epochs) == 4
     assert history.best_nll == pytest.approx(sum(history.member_nlls) / 4)
-    nothing = fit([kind(0)], n_members=2)[1]
-    assert max(history.member_nlls[:2]) < min(nothing.member_nlls)
+
+
+def test_trials_are_short_and_all_members_are_trained_to_the_end():
+    epochs = []
+    fit([kind(0), kind(4)], n_members=4, epochs=10, callbacks=lambda e: epochs.append(e.epoch))
+    assert epochs == [*range(3), *range(3), *range(10)]
 
 
 @pytest.mark.parametrize("n_members", [2, 3, 4])
@@ -89,14 +95,13 @@ def test_without_validation_rows_there_is_nothing_to_choose_by():
 
 
 def test_members_have_folds_of_their_own_and_the_scales_of_all_rows():
-    """A member whose fold is rubbish has not learned it; the first two kinds see folds 0 and 1."""
+    """A member whose fold is rubbish has not learned it; trials see folds 0 and 1."""
     x, y = rows()
     folds = torch.arange(ROWS) % 5
     y[folds == 3] = 4.0
     settings = Settings(epochs=10, batch_size=32)
-    ensemble, history = train_members(
-        [kind(0), kind(4)], (x, y), settings, n_members=5, folds=folds
-    )
+    options = {"n_members": 5, "folds": folds}
+    ensemble, history = train_members([kind(0), kind(4)], (x, y), settings, **options)
     assert max(range(5), key=history.member_nlls.__getitem__) == 3
     assert ensemble.target_scaling.location.item() == pytest.approx(y.double().mean().item())
     for member in ensemble.members:
@@ -117,8 +122,8 @@ def test_the_same_again_and_from_a_directory(tmp_path):
 def test_a_callback_ends_it_with_the_members_so_far():
     made = []
     ensemble, history = fit([kind(0, made), kind(4, made)], callbacks=lambda _: True)
-    assert made == [(0, 3)]
-    assert (len(ensemble.members), history.stopped) == (3, "callback")
+    assert made == [(0, 2)]
+    assert (len(ensemble.members), history.stopped) == (2, "callback")
 
 
 def linear(seed=0, targets=6):
@@ -155,7 +160,7 @@ def test_a_variant_of_the_best_kind_is_compared_too():
     settings = Settings(epochs=30, batch_size=32, validation_fraction=0.1)
     plain = straight(made, shortcut=False)
     ensemble, history = train_members([plain], linear(), settings, n_members=5, variant=variant)
-    assert made == [(False, 2), (True, 2), (True, 3)]
+    assert made == [(False, 2), (True, 2), (True, 5)]
     assert asked == [0]
     assert all(member.backbone.shortcut for member in ensemble.members)
     assert len(history.member_nlls) == 5
@@ -163,6 +168,23 @@ def test_a_variant_of_the_best_kind_is_compared_too():
 
 class TestAlone:
     SETTINGS = Settings(epochs=20, batch_size=32)
+
+    def test_a_variant_that_ends_worse_is_left(self):
+        """The one that is looked at knows the rows; the one that is trained is too simple."""
+        x, y = rows()
+        both = torch.cat([x, x]), torch.cat([y, -y])
+        trained = straight(targets=1)(1)
+        train(trained[0], both, Settings(epochs=30, batch_size=32), warn=False)
+        variants = iter([trained, [MixtureNetwork.of(2, 1, n_components=1, width=4)]])
+        plain = straight(shortcut=False, targets=1)(1)
+        network, _ = train_alone(
+            lambda _: plain,
+            both,
+            Settings(epochs=8, batch_size=32, start="keep"),
+            variant=lambda _: next(variants),
+        )
+        assert next(variants, None) is None
+        assert network is plain[0]
 
     def test_a_variant_that_begins_better_is_trained(self):
         made, numbers = [], []
@@ -225,8 +247,8 @@ def test_an_interruption_ends_it_with_the_members_so_far():
     assert threading.current_thread() is threading.main_thread()
     made = []
     ensemble, history = fit([kind(0, made), kind(4, made)], callbacks=interrupt)
-    assert made == [(0, 3)]
-    assert (len(ensemble.members), history.stopped) == (3, "interrupted")
+    assert made == [(0, 2)]
+    assert (len(ensemble.members), history.stopped) == (2, "interrupted")
 
 
 def test_no_single_row_decides():
@@ -234,19 +256,38 @@ def test_no_single_row_decides():
     others = torch.zeros(40, dtype=torch.float64)
     losses = others + 0.2
     losses[7] = -50.0
-    mean, error = _difference(losses, others, MAX_DIFFERENCE)
+    weights = torch.ones_like(others)
+    first, second = Losses(losses, weights), Losses(others, weights)
+    mean, error = _difference(first, second, MAX_DIFFERENCE)
     assert mean == pytest.approx((39 * 0.2 - 1) / 40)
     assert error == pytest.approx(1.2 / 40, rel=1e-6)
-    assert _difference(losses, others)[0] < -1
+    assert _difference(first, second)[0] < -1
+
+
+def test_a_weight_counts_as_so_many_rows():
+    generator = torch.Generator().manual_seed(0)
+    losses, others = torch.randn(2, 50, dtype=torch.float64, generator=generator)
+    times = torch.randint(1, 4, (50,), generator=generator)
+    one = torch.ones(int(times.sum()), dtype=torch.float64)
+    repeated = [Losses(each.repeat_interleave(times), one) for each in (losses, others)]
+    weighted = [Losses(each, times.double()) for each in (losses, others)]
+    assert _difference(*weighted, 0.5)[0] == pytest.approx(_difference(*repeated, 0.5)[0])
+
+
+def test_validation_rows_keep_their_weights():
+    x, y = rows()
+    weights = 0.5 + x[:, 1]
+    found = _fold_losses(Ensemble(kind(0)(2)).prepare(x, y), Rows.of(x, y, weights), None, FOLDS)
+    expected = torch.cat([weights[FOLDS == 0], weights[FOLDS == 1]])
+    assert torch.equal(found.weights, expected.double())
 
 
 @pytest.mark.parametrize("common", [False, True])
 def test_losses_are_of_the_rows_that_members_validate_on(common):
     x, y = rows()
-    folds = torch.arange(ROWS) % 4
     ensemble = Ensemble(kind(0)(2)).prepare(x, y)
     given = Rows.of(x, y)
-    found = _fold_losses(ensemble, given, given if common else None, None if common else folds)
+    found = _fold_losses(ensemble, given, given if common else None, None if common else FOLDS)
     first = ensemble.standardise_condition(x)
     each = [
         member.standard_nll(first, ensemble.standardise_target(y)) for member in ensemble.members
@@ -254,6 +295,6 @@ def test_losses_are_of_the_rows_that_members_validate_on(common):
     expected = (
         torch.stack(each).mean(0)
         if common
-        else torch.cat([each[0][folds == 0], each[1][folds == 1]])
+        else torch.cat([each[0][FOLDS == 0], each[1][FOLDS == 1]])
     )
-    torch.testing.assert_close(found, expected.double())
+    torch.testing.assert_close(found.nll, expected.double())

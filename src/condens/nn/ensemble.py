@@ -85,14 +85,6 @@ class Ensemble(DensityNetwork):
         """The number of components of each member."""
         return [member.head.n_components for member in self.members]
 
-    def joined(self, others: "Ensemble") -> "Ensemble":
-        """Return the ensemble of all members; the scales of both must be those of the same rows."""
-        made = Ensemble([*self.members, *others.members])
-        made.target_scaling.load_state_dict(self.target_scaling.state_dict())
-        if made.condition_scaling is not None and self.condition_scaling is not None:
-            made.condition_scaling.load_state_dict(self.condition_scaling.state_dict())
-        return made.train(self.training)
-
     def free_parameters(self, condition: Tensor) -> Parameters:
         """Return the parameters of all members' components."""
         parts = [member.free_parameters(condition) for member in self.members]

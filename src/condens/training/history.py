@@ -4,7 +4,7 @@ import csv
 import io
 import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from functools import partial
 from typing import TYPE_CHECKING, Any, get_args, get_origin
 
@@ -115,25 +115,6 @@ class History:
     member_epochs: list[int] = field(default_factory=list)
     member_nlls: list[float] = field(default_factory=list)
     adjustment: Adjustment | None = None
-
-    def joined(self, other: "History") -> "History":
-        """Return this history with what the other one tells of its members, and its warnings."""
-        nlls = [*self.member_nlls, *other.member_nlls]
-        new = [
-            place
-            for place, name in enumerate(other.warning_classes)
-            if name not in self.warning_classes
-        ]
-        return replace(
-            self,
-            best_epoch=max(self.best_epoch, other.best_epoch),
-            best_nll=sum(nlls) / len(nlls),
-            stopped=other.stopped,
-            member_nlls=nlls,
-            member_epochs=[*self.member_epochs, *other.member_epochs],
-            warnings=[*self.warnings, *(other.warnings[place] for place in new)],
-            warning_classes=[*self.warning_classes, *(other.warning_classes[p] for p in new)],
-        )
 
     def __repr__(self) -> str:
         """Summarise the run in one line; `table` has the rest.

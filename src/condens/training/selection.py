@@ -14,7 +14,7 @@ from torch import Generator, Tensor
 from condens.data import Data, Rows
 from condens.errors import InterruptedWarning, KindError
 from condens.nn import Ensemble, MixtureNetwork
-from condens.nn.randomness import loan, mixed_seed, torch_seeded_by
+from condens.nn.randomness import loan, torch_seeded_by
 from condens.scalars import as_whole
 from condens.training.batches import Batches, random_folds
 from condens.training.history import History
@@ -27,8 +27,8 @@ MAX_COMPONENTS = 16
 MAX_FIRST_LOSS = 0.05
 # Trials in a row that may be worse.
 MAX_FAILURES = 2
-# Members of each kind that are trained before one kind is chosen.
-FIRST_MEMBERS = 2
+# Members of each kind that are tried before one kind is chosen, and their part of the epochs.
+TRIAL_MEMBERS, TRIAL_FRACTION = 2, 0.25
 # What a row may say for or against a variant, in nats: a single one would decide the mean.
 MAX_DIFFERENCE = 1.0
 # Rows that are compared, and rows that decide which components matter least.
@@ -37,6 +37,13 @@ ROWS_COMPARED, ROWS_RANKED = 20_000, 2000
 
 # Makes a number of new networks.
 Make = Callable[[int], list[MixtureNetwork]]
+
+
+class Losses(NamedTuple):
+    """The losses of rows, and the rows' weights."""
+
+    nll: Tensor
+    weights: Tensor
 
 
 class Trial(NamedTuple):
@@ -136,7 +143,7 @@ def reduce_components(
     rows, held_out = _divide(data, validation, settings)
     generator = Generator().manual_seed(settings.seed)
 
-    def fit(network: MixtureNetwork, settings: Settings) -> tuple[History, Tensor]:
+    def fit(network: MixtureNetwork, settings: Settings) -> tuple[History, Losses]:
         """Return the history, and the losses of the validation rows."""
         place = None if directory is None else Path(directory) / str(network.head.n_components)
         history = train(
@@ -200,35 +207,28 @@ def train_members(
     progress: bool | None = None,
     variant: Callable[[int], Make] | None = None,
 ) -> tuple[Ensemble, History]:
-    """Train the first members of each kind, then the others of the best one; never warn.
+    """Try some members of each kind for part of the epochs, then train all of the best; never warn.
 
-    The kinds are compared by the mean validation loss of their first members, which validate on the
-    same folds; without validation rows the first kind is taken. Each kind makes a number of new
-    networks. With `variant` one more kind is compared, made from the number of the best, row by row
-    with up to a nat for each. The history is that of the first members, with what it tells of each
-    member for all.
+    A kind makes a number of new networks. The kinds are compared row by row on the same folds, with
+    up to a nat for each row; without validation rows the first kind is taken. With `variant` one
+    more kind is compared, made from the number of the best.
     """
     rows = Rows.given(data, "data").observed()
     if folds is None and validation is None and settings.validation_fraction and len(rows) > 1:
         folds, _ = random_folds(len(rows), settings.validation_fraction, settings.seed)
-
     held_out = None if validation is None else Rows.given(validation, "validation").observed()
     kinds = list(kinds)
     if folds is None and held_out is None:
         kinds, variant = kinds[:1], None
 
-    def fit(members: list[MixtureNetwork], name: str, first: int) -> tuple[Ensemble, History]:
-        ensemble = Ensemble(members)
-        own = folds
-        if folds is not None:  # those that follow the folds of the members before
-            own = torch.where(folds < 0, folds, (folds - first) % (int(folds.max()) + 1))
-        seed = mixed_seed(settings.seed, "members", first) if first else settings.seed
+    def fit(make: Make, count: int, settings: Settings, name: str) -> tuple[Ensemble, History]:
+        ensemble = Ensemble(make(count))
         history = train(
             ensemble,
             rows,
-            replace(settings, seed=seed),
+            settings,
             validation=validation,
-            folds=own,
+            folds=folds,
             directory=None if directory is None else Path(directory) / name,
             checkpoint_seconds=checkpoint_seconds,
             callbacks=callbacks,
@@ -237,32 +237,26 @@ def train_members(
         )
         return ensemble, history
 
-    # Not all but one: a member that is trained alone has the scales of its own rows.
-    some = (len(kinds) > 1 or variant is not None) and n_members > FIRST_MEMBERS + 1
-    count = FIRST_MEMBERS if some else n_members
+    trial = replace(
+        settings,
+        epochs=math.ceil(TRIAL_FRACTION * settings.epochs),
+        patience=math.ceil(TRIAL_FRACTION * settings.patience),
+    )
+    compared = len(kinds) + (variant is not None)
     with gradients(), interruption() as interrupted:
-        trials: list[tuple[Ensemble, History]] = []
-
-        def ended() -> bool:
-            return interrupted.is_set() or trials[-1][1].stopped == "callback"
-
-        for number, make in enumerate(kinds):
-            trials.append(fit(make(count), f"kind-{number}", 0))
-            if ended():
+        best, lowest = 0, None
+        for number in range(compared if compared > 1 else 0):
+            if number == len(kinds) and variant is not None:
+                kinds.append(variant(best))
+            count = min(TRIAL_MEMBERS, n_members)
+            ensemble, history = fit(kinds[number], count, trial, f"kind-{number}")
+            if interrupted.is_set() or history.stopped == "callback":
                 break
-        best = min(range(len(trials)), key=lambda kind: trials[kind][1].best_nll)
-        if variant is not None and not ended():
-            kinds.append(variant(best))
-            trials.append(fit(kinds[-1](count), f"kind-{len(trials)}", 0))
-            losses = _fold_losses(trials[-1][0], rows, held_out, folds)
-            best_losses = _fold_losses(trials[best][0], rows, held_out, folds)
-            if _difference(losses, best_losses, MAX_DIFFERENCE)[0] < 0 and not ended():
-                best = len(trials) - 1
-        ensemble, history = trials[best]
-        if count < n_members and not ended():
-            others, later = fit(kinds[best](n_members - count), "members", count)
-            ensemble = ensemble.joined(others)
-            history = history.joined(later)
+            found = _fold_losses(ensemble, rows, held_out, folds)
+            if lowest is None or _difference(found, lowest, MAX_DIFFERENCE)[0] < 0:
+                best, lowest = number, found
+        else:
+            ensemble, history = fit(kinds[best], n_members, settings, "members")
     if interrupted.is_set():
         history.stopped = "interrupted"
     return ensemble, history
@@ -311,20 +305,22 @@ def _divide(data: Data, validation: Data | None, settings: Settings) -> tuple[Ro
     return rows.split(settings.validation_fraction or 0.1, settings.seed)
 
 
-def _trial(n_components: int, nll: float, losses: Tensor, best: Tensor) -> Trial:
+def _trial(n_components: int, nll: float, losses: Losses, best: Losses) -> Trial:
     return Trial(n_components, nll, *_difference(losses, best))
 
 
-def _difference(losses: Tensor, others: Tensor, most: float = math.inf) -> tuple[float, float]:
+def _difference(losses: Losses, others: Losses, most: float = math.inf) -> tuple[float, float]:
     """Return the mean difference of losses of the same rows, each up to `most`, and its error."""
-    worse = (losses - others).clamp(-most, most)
-    error = worse.std().item() / math.sqrt(len(worse)) if len(worse) > 1 else 0.0
-    return worse.mean().item(), error
+    worse, weights = (losses.nll - others.nll).clamp(-most, most), losses.weights
+    share, count = weights / weights.sum(), len(worse)
+    mean = share @ worse
+    error = (share * (worse - mean)).norm().item() * math.sqrt(count / max(count - 1, 1))
+    return mean.item(), error
 
 
 def _fold_losses(
     ensemble: Ensemble, rows: Rows, held_out: Rows | None, folds: Tensor | None
-) -> Tensor:
+) -> Losses:
     """Return the loss of each validation row by the member that validates on it.
 
     Where all members validate on the same rows, the mean of their losses.
@@ -332,19 +328,23 @@ def _fold_losses(
     members = ensemble.members
     with loan(ensemble, Generator().manual_seed(0)):
         if held_out is not None:
-            return torch.stack([_losses(member, held_out) for member in members]).mean(0)
+            each = [_losses(member, held_out) for member in members]
+            return Losses(torch.stack([part.nll for part in each]).mean(0), each[0].weights)
         assert folds is not None  # there are validation rows
         count = int(folds.max()) + 1
         parts = [(folds == m % count).nonzero()[:, 0] for m in range(len(members))]
         pairs = zip(members, parts, strict=True)
-        return torch.cat([_losses(member, rows.take(part)) for member, part in pairs])
+        each = [_losses(member, rows.take(part)) for member, part in pairs]
+        return Losses(*map(torch.cat, zip(*each, strict=True)))
 
 
 @torch.no_grad()
-def _losses(network: MixtureNetwork, rows: Rows) -> Tensor:
+def _losses(network: MixtureNetwork, rows: Rows) -> Losses:
     """Return the loss of each of the first rows."""
-    condition, target, _ = Batches(network, rows).rows.take(torch.arange(len(rows))[:ROWS_COMPARED])
-    return network.standard_nll(condition, target).double()
+    some = rows.take(torch.arange(min(len(rows), ROWS_COMPARED)))
+    condition, target, _ = Batches(network, some).rows
+    nll = network.standard_nll(condition, target).double()
+    return Losses(nll, torch.ones_like(nll) if some.weights is None else some.weights.to(nll))
 
 
 @torch.no_grad()
