@@ -727,7 +727,7 @@ def test_data_that_are_no_rows_are_named(data):
 
 
 @pytest.mark.parametrize(
-    ("rows", "size"), [(1, 32), (3000, 32), (6399, 32), (6400, 64), (25_599, 128), (10**6, 256)]
+    ("rows", "size"), [(1, 32), (1600, 32), (3199, 32), (3200, 64), (12_799, 128), (10**6, 512)]
 )
 def test_the_batch_size_follows_the_rows(rows, size):
     assert batch_size(Settings(), rows) == size

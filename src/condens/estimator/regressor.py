@@ -88,7 +88,7 @@ class MDNRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     """A mixture density network: p(y | x) as a Gaussian mixture with full covariances.
 
     Args:
-        n_components: of the mixture; by default 3, 5 or 10 by the number of rows, see
+        n_components: of the mixture; by default 3 to 20 by the number of rows, see
             `condens.training.default_components`. "auto" finds how many the data need, at
             several times the cost.
         covariance: `full`, `diagonal`, `isotropic`, `tied` or `low_rank`.

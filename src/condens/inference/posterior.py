@@ -116,7 +116,7 @@ def posterior(
             `Independent(Uniform(low, high), 1)` or `MultivariateNormal`; or a list with one for
             each parameter. Its support gives the transforms. A uniform parameter becomes standard
             normal: where an observation says nothing, one component is the exact posterior.
-        n_components: of the mixture; by default 3, 5 or 10 by the number of rows, see
+        n_components: of the mixture; by default 3 to 20 by the number of rows, see
             `condens.training.default_components`.
         n_members: networks whose densities are averaged.
         names: of the parameters.

@@ -13,8 +13,8 @@ from condens.nn.randomness import mixed_seed
 from condens.training.settings import Settings
 
 # Few rows need small batches to get enough steps; beyond the largest a step only costs more.
-MIN_BATCH_SIZE, MAX_BATCH_SIZE = 32, 256
-STEPS_PER_EPOCH = 100
+MIN_BATCH_SIZE, MAX_BATCH_SIZE = 32, 512
+STEPS_PER_EPOCH = 50
 # Rows of all members that are put into order at a time.
 ROWS_PER_GATHER = 1 << 16
 
