@@ -59,7 +59,7 @@ def bins_of(ensemble):
 def test_all_members_are_of_the_better_kind():
     made = []
     ensemble, history = fit([kind(0, made), kind(12, made)], n_members=4, epochs=60)
-    assert made == [(0, 2), (12, 2), (12, 4)]
+    assert made == [(0, 3), (12, 3), (12, 4)]
     assert bins_of(ensemble) == 12
     assert len(ensemble.members) == len(history.member_nlls) == len(history.member_epochs) == 4
     assert history.best_nll == pytest.approx(sum(history.member_nlls) / 4)
@@ -95,7 +95,7 @@ def test_without_validation_rows_there_is_nothing_to_choose_by():
 
 
 def test_members_have_folds_of_their_own_and_the_scales_of_all_rows():
-    """A member whose fold is rubbish has not learned it; trials see folds 0 and 1."""
+    """A member whose fold is rubbish has not learned it; trials see folds 0 to 2."""
     x, y = rows()
     folds = torch.arange(ROWS) % 5
     y[folds == 3] = 4.0
@@ -122,8 +122,8 @@ def test_the_same_again_and_from_a_directory(tmp_path):
 def test_a_callback_ends_it_with_the_members_so_far():
     made = []
     ensemble, history = fit([kind(0, made), kind(4, made)], callbacks=lambda _: True)
-    assert made == [(0, 2)]
-    assert (len(ensemble.members), history.stopped) == (2, "callback")
+    assert made == [(0, 3)]
+    assert (len(ensemble.members), history.stopped) == (3, "callback")
 
 
 def linear(seed=0, targets=6):
@@ -160,7 +160,7 @@ def test_a_variant_of_the_best_kind_is_compared_too():
     settings = Settings(epochs=30, batch_size=32, validation_fraction=0.1)
     plain = straight(made, shortcut=False)
     ensemble, history = train_members([plain], linear(), settings, n_members=5, variant=variant)
-    assert made == [(False, 2), (True, 2), (True, 5)]
+    assert made == [(False, 3), (True, 3), (True, 5)]
     assert asked == [0]
     assert all(member.backbone.shortcut for member in ensemble.members)
     assert len(history.member_nlls) == 5
@@ -247,8 +247,8 @@ def test_an_interruption_ends_it_with_the_members_so_far():
     assert threading.current_thread() is threading.main_thread()
     made = []
     ensemble, history = fit([kind(0, made), kind(4, made)], callbacks=interrupt)
-    assert made == [(0, 2)]
-    assert (len(ensemble.members), history.stopped) == (2, "interrupted")
+    assert made == [(0, 3)]
+    assert (len(ensemble.members), history.stopped) == (3, "interrupted")
 
 
 def test_no_single_row_decides():

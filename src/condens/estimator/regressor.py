@@ -99,7 +99,7 @@ class MDNRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         dropout: fraction of a hidden layer's outputs set to zero in training; by default 0.1 with
             bins, else 0.
         n_bins: also read every number of X in that many linear pieces, for steps and thresholds;
-            0 for none. "auto" compares none and 24 on the validation rows of two members each,
+            0 for none. "auto" compares none and 24 on the validation rows of three members each,
             trained for a quarter of the epochs, and is none where `n_members` is 1.
         shortcut: give the networks a linear part, from the columns of X to the means, that starts
             as a ridge regression. "auto" compares networks with and without on the same rows; one

@@ -28,7 +28,7 @@ MAX_FIRST_LOSS = 0.05
 # Trials in a row that may be worse.
 MAX_FAILURES = 2
 # Members of each kind that are tried before one kind is chosen, and their part of the epochs.
-TRIAL_MEMBERS, TRIAL_FRACTION = 2, 0.25
+TRIAL_MEMBERS, TRIAL_FRACTION = 3, 0.25
 # What a row may say for or against a variant, in nats: a single one would decide the mean.
 MAX_DIFFERENCE = 1.0
 # Rows that are compared, and rows that decide which components matter least.
