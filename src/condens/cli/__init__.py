@@ -1,0 +1,1 @@
+"""The command line: `condens`, or `python -m condens`."""
