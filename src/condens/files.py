@@ -5,9 +5,11 @@ import os
 import re
 import reprlib
 import stat
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from secrets import token_hex
+from typing import BinaryIO
 
 from condens.errors import KindError
 
@@ -80,17 +82,25 @@ def open_regular(path: Path, flags: int = os.O_RDONLY, *, follow: bool = True) -
 
 
 def write_whole(path: Path, data: bytes) -> None:
-    """Write to a new file beside its place, synced, move it there, and sync the directory.
-
-    A full disk, an error or an interruption leaves what was at `path`, and nothing else; what a
-    killed writer left is removed by the next write in that directory. A link at `path` is
-    replaced.
+    """Write a file as `writing` does.
 
     >>> from tempfile import TemporaryDirectory
     >>> with TemporaryDirectory() as place:
     ...     write_whole(Path(place, "file"), b"new")
     ...     [(file.name, file.read_bytes()) for file in Path(place).iterdir()]
     [('file', b'new')]
+    """
+    with writing(path) as file:
+        file.write(data)
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[BinaryIO]:
+    """Write to a new file beside its place, synced, move it there, and sync the directory.
+
+    A full disk, an error or an interruption leaves what was at `path`, and nothing else; what a
+    killed writer left is removed by the next write in that directory. A link at `path` is
+    replaced.
     """
     _remove_parts(path.parent)
     part, descriptor = _new_part(path.parent)
@@ -99,7 +109,7 @@ def write_whole(path: Path, data: bytes) -> None:
             # A private file stays private, on systems whose files have permissions.
             with suppress(OSError, AttributeError):
                 os.fchmod(descriptor, stat.S_IMODE(path.lstat().st_mode))
-            file.write(data)
+            yield file
             file.flush()
             os.fsync(descriptor)
             if os.name != "posix":  # others move no file that is open

@@ -8,6 +8,7 @@ import math
 import numbers
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -68,6 +69,7 @@ class Fitted(NamedTuple):
         novelty: what conditions are usual among them.
         seed: that the rows held out were drawn with.
         calibration: scores of rows that were not trained on, if there were any.
+        notes: JSON values of the user's.
     """
 
     inputs: Inputs
@@ -77,6 +79,7 @@ class Fitted(NamedTuple):
     novelty: Novelty
     seed: int
     calibration: Calibration | None = None
+    notes: Mapping[str, Any] = MappingProxyType({})
 
 
 def to_dict(parameters: Mapping[str, Any], fitted: Fitted) -> tuple[Document, dict[str, Tensor]]:
@@ -89,6 +92,7 @@ def to_dict(parameters: Mapping[str, Any], fitted: Fitted) -> tuple[Document, di
         "flat": fitted.inputs.flat,
         "history": fitted.history.to_dict(),
         "network": network_to_dict(network),
+        "notes": {**fitted.notes},
         "novelty": {"n_rows": fitted.novelty.n_rows},
         "parameters": {name: _plain(parameters[name]) for name in PLAIN_PARAMETERS},
         "seed": fitted.seed,
@@ -150,6 +154,7 @@ def from_dict(
             ),
             as_whole("seed", document["seed"], 0, 2**31 - 1, fix="Save the model again."),
             _calibration(tensors, targets),
+            {**document["notes"]},
         )
         again, stored = to_dict(parameters, fitted)
         # What is read must be written the same: no other key, type or value.

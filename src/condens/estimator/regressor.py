@@ -158,6 +158,8 @@ class MDNRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
             `condens.evaluation.Baselines`.
         novelty_: what conditions are usual among them, see `novelty`.
         calibration_: scores of the rows of `calibrate`, if there were any.
+        notes_: JSON values of yours that go with the model into its file, by name; none after a
+            fit.
         n_features_in_, feature_names_in_: the columns of X.
 
     An entry of y that is NaN was not observed: its row counts with the exact density of its
@@ -182,6 +184,7 @@ class MDNRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     baselines_: Baselines
     novelty_: Novelty
     calibration_: Calibration
+    notes_: dict[str, Any]
     seed_: int
 
     def __init__(
@@ -695,6 +698,7 @@ class MDNRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
             self.novelty_,
             self.seed_,
             getattr(self, "calibration_", None),
+            self.notes_,
         )
         document, tensors = to_dict(self.get_params(deep=False), fitted)
         write(path, {"kind": "regressor", **document}, tensors)
@@ -838,6 +842,7 @@ class MDNRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     def _set(self, fitted: Fitted) -> Self:
         """Take what a fit has learned, at once, so that no signal comes between."""
         learned = {f"{name}_": v for name, v in fitted._asdict().items() if v is not None}
+        learned["notes_"] = {**fitted.notes}  # one that can be added to
         self.__dict__.pop("calibration_", None)
         self.__dict__.update(learned)
         return self

@@ -107,6 +107,12 @@ def kind_of(path: str | os.PathLike[str]) -> object:
         return _record(_header(file)[1])[1]["document"].get("kind")
 
 
+def versions_of(path: str | os.PathLike[str]) -> dict[str, str]:
+    """Return the versions of the libraries that a file says it was written with."""
+    with naming(path), _opened(path) as file:
+        return {**_record(_header(file)[1])[1]["versions"]}
+
+
 @contextmanager
 def naming(path: str | os.PathLike[str]) -> Iterator[None]:
     """Put the path before the message of every `ModelFileError`."""

@@ -43,5 +43,5 @@ def default_settings(n_rows: int, n_members: int = 1) -> Settings:
 
 
 def default_components(n_rows: int) -> int:
-    """Return a number of components: 3, from 500 rows on 5, from 10 000 on 10, from 40 000 on 20."""
+    """Return a number of components: 3, 5 from 500 rows on, 10 from 10 000, 20 from 40 000."""
     return 3 if n_rows < 500 else 5 if n_rows < 10_000 else 10 if n_rows < 40_000 else 20

@@ -29,7 +29,7 @@ class Settings:
     Args:
         epochs: passes over the data, at most.
         batch_size: rows a step; the last batch of an epoch may be shorter. "rule" is the
-            largest power of two up to a hundredth of the rows, but from 32 to 256.
+            largest power of two up to a fiftieth of the rows, but from 32 to 512.
         learning_rate: of AdamW, after `warmup_steps`.
         schedule: how the rate falls: `cosine` to zero over all epochs, `plateau` (halved when
             the validation loss of every member stalls), or `constant`.

@@ -1,0 +1,60 @@
+"""What people read: messages on stderr, results on stdout, plain where nobody looks."""
+
+import re
+import sys
+from collections.abc import Iterable, Sequence
+
+# What a terminal would take as a command. Names in a user's file may hold anything.
+_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+
+
+def harmless(text: str) -> str:
+    r"""Return text without characters that a terminal would obey.
+
+    >>> harmless("a\x1b[31mb")
+    'a\\x1b[31mb'
+    """
+    return _CONTROLS.sub(lambda found: repr(found.group())[1:-1], text)
+
+
+def note(text: str) -> None:
+    """Write a message to stderr."""
+    sys.stderr.write(harmless(text) + "\n")
+
+
+def error_line(text: str) -> None:
+    """Write an error to stderr, in one line."""
+    note("Error: " + " ".join(text.split()))
+
+
+def say(text: str = "") -> None:
+    """Write a result to stdout."""
+    sys.stdout.write(harmless(text) + "\n")
+
+
+def show_table(
+    title: str | None, heads: Sequence[str], rows: Iterable[Sequence[str]], *, right: bool = True
+) -> None:
+    """Write a table to stdout; all columns but the first are numbers, if `right`."""
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(title=None if title is None else Text(harmless(title)), title_justify="left")
+    for place, head in enumerate(heads):
+        justify = "right" if right and place else "left"
+        table.add_column(Text(harmless(head)), justify=justify, overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(harmless(cell)) for cell in row))
+    # Without a terminal nothing is cut to its width.
+    wide = None if sys.stdout.isatty() else 10_000
+    Console(width=wide, soft_wrap=wide is not None).print(table)
+
+
+def number(value: float) -> str:
+    """Return a number in a few digits.
+
+    >>> number(1234.5678), number(0.000012345)
+    ('1234.57', '1.2345e-05')
+    """
+    return f"{value:.6g}"

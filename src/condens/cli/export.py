@@ -1,0 +1,27 @@
+"""`condens export`: a model for other programs."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from condens.cli.console import note
+from condens.cli.models import load_model
+from condens.cli.options import Force, ModelFile
+from condens.cli.tables import place_for
+
+
+def export(
+    model: ModelFile,
+    onnx: Annotated[Path, typer.Option(help="Where the ONNX file goes.")],
+    force: Force = False,
+) -> None:
+    """Export a model to ONNX: from the columns to the mixture of the targets, in their own units.
+
+    Example: condens export model.condens --onnx model.onnx
+    """
+    place = place_for(onnx, force=force)
+    from condens.integrations import onnx as integration
+
+    integration.export(load_model(model), place)
+    note(f"The graph is {place}.")

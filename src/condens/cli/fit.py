@@ -1,0 +1,375 @@
+"""`condens fit`: a table to a model, and a verdict."""
+
+import hashlib
+import shutil
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+
+import typer
+
+from condens.cli.console import note, say
+from condens.cli.options import (
+    Decimal,
+    Delimiter,
+    Encoding,
+    Force,
+    Groups,
+    Seed,
+    Source,
+    Weights,
+)
+from condens.cli.tables import Input, column, listed, parse_pairs, place_for, take
+from condens.errors import ArgumentError
+
+if TYPE_CHECKING:
+    import numpy as np
+    import pyarrow as pa
+    from numpy.typing import NDArray
+
+    from condens import MDNRegressor
+    from condens.evaluation.report import Report
+
+# Rows that a verdict needs, and the most that it gets.
+MIN_TEST_ROWS, MAX_TEST_ROWS = 20, 10_000
+
+
+def fit(
+    data: Source,
+    target: Annotated[
+        list[str], typer.Option("--target", "-t", help="A column to predict; several, once each.")
+    ],
+    output: Annotated[Path, typer.Option("--output", "-o", help="Where the model goes.")],
+    condition: Annotated[
+        list[str] | None,
+        typer.Option("--condition", "-c", help="A column to predict from; by default all others."),
+    ] = None,
+    ignore: Annotated[list[str] | None, typer.Option(help="A column to leave out.")] = None,
+    transform: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="What a target may be, as in price=positive: positive, count, integer, unit, "
+            "auto, real, or bounds such as share=0,100."
+        ),
+    ] = None,
+    components: Annotated[
+        str | None, typer.Option(help="Of each mixture, a number or auto; by the rows by default.")
+    ] = None,
+    covariance: Annotated[
+        str | None, typer.Option(help="full, diagonal, tied or low_rank.", show_default="full")
+    ] = None,
+    members: Annotated[
+        int | None, typer.Option(help="Networks whose densities are averaged.", show_default="5")
+    ] = None,
+    epochs: Annotated[int | None, typer.Option(help="At most; by the rows by default.")] = None,
+    test: Annotated[
+        float, typer.Option(help="Fraction of the rows that are kept for the verdict; 0 for none.")
+    ] = 0.1,
+    calibrate: Annotated[
+        float,
+        typer.Option(help="Fraction of the rows that are kept for intervals with a guarantee."),
+    ] = 0.0,
+    weights: Weights = None,
+    groups: Groups = None,
+    settings: Annotated[
+        Path | None,
+        typer.Option(help="A TOML file with parameters in [model] and in [training]."),
+    ] = None,
+    resume: Annotated[
+        Path | None,
+        typer.Option(
+            help="A directory for the state of the run. After a stop or a crash the same command "
+            "goes on there. By default one beside the model, removed at the end."
+        ),
+    ] = None,
+    seed: Seed = 0,
+    delimiter: Delimiter = None,
+    decimal: Decimal = None,
+    encoding: Encoding = None,
+    force: Force = False,
+) -> None:
+    """Fit a model to a table, write it to a file, and say in plain words how good it is.
+
+    Example: condens fit houses.csv --target lat --target lon -o model.condens
+    """
+    place = place_for(output, force=force)
+    parameters = _parameters(settings)
+    given = {
+        "n_components": components if components in (None, "auto") else _whole(components),
+        "covariance": covariance,
+        "n_members": members,
+        "epochs": epochs,
+    }
+    parameters |= {name: value for name, value in given.items() if value is not None}
+    table = Input(data, delimiter, decimal, encoding).read(numeric=target)
+    chosen = _columns(table, target, condition, ignore or (), weights, groups)
+    kept, held = _divide(table, chosen.groups, test, seed)
+    run = _run_directory(place) if resume is None else resume
+    from condens import MDNRegressor
+
+    model = MDNRegressor(
+        target_transform=_transforms(transform or (), target),
+        calibration_fraction=calibrate,
+        directory=run,
+        random_state=seed,
+        verbose=sys.stderr.isatty(),
+        **parameters,
+    )
+    train = chosen.take(kept)
+    try:
+        model.fit(train.conditions, train.targets, train.weights, groups=train.groups)
+    except KeyboardInterrupt:
+        note(f"Stopped. The run is kept in {run}: the same command goes on there.")
+        raise
+    report = None if held is None else _judge(model, chosen.take(held))
+    model.notes_ = _notes(data, chosen, report)
+    model.save(place)
+    if resume is None:
+        shutil.rmtree(run)
+    say(_verdict(model, report, place, test=test, calibrated=calibrate > 0))
+
+
+class Chosen(NamedTuple):
+    """The columns of a fit: conditions, targets, and the weights and groups of the rows."""
+
+    conditions: "pa.Table"
+    targets: "pa.Table"
+    weights: "NDArray[np.float64] | None"
+    groups: "NDArray[Any] | None"
+
+    def take(self, rows: "NDArray[np.int64]") -> "Chosen":
+        """Return some of the rows."""
+        return Chosen(
+            self.conditions.take(rows),
+            self.targets.take(rows),
+            None if self.weights is None else self.weights[rows],
+            None if self.groups is None else self.groups[rows],
+        )
+
+
+def _columns(
+    table: "pa.Table",
+    targets: Sequence[str],
+    conditions: Sequence[str] | None,
+    ignored: Sequence[str],
+    weights: str | None,
+    groups: str | None,
+) -> Chosen:
+    take(table, ignored, "--ignore")
+    known = take(table, targets, "--target")
+    twice = [name for name in conditions or () if name in targets]
+    if twice:
+        raise ArgumentError(
+            "--condition",
+            got=f"is {twice[0]!r}, a target",
+            expected="a column is predicted or predicted from",
+            fix="Leave it out of either.",
+        )
+    out = {*targets, *ignored, weights, groups}
+    used = conditions or [name for name in table.column_names if name not in out]
+    if not used:
+        raise ArgumentError(
+            "the table",
+            got=f"has the columns {listed(table.column_names)}",
+            expected="one to predict from must be left",
+            fix="Ignore fewer, or name fewer targets.",
+        )
+    return Chosen(
+        take(table, used, "--condition"),
+        known,
+        column(table, weights, "--weights"),
+        column(table, groups, "--groups"),
+    )
+
+
+def _divide(
+    table: "pa.Table", groups: "NDArray[Any] | None", fraction: float, seed: int
+) -> tuple["NDArray[np.int64]", "NDArray[np.int64] | None"]:
+    """Return the rows to fit and those to judge by, or None where there are too few."""
+    import numpy as np
+
+    if not 0 <= fraction < 1:
+        raise ArgumentError(
+            "--test",
+            got=f"is {fraction}",
+            expected="a fraction from 0 to 1 was expected",
+            fix="Pass 0.1, or 0 for none.",
+        )
+    rows = np.arange(len(table))
+    labels = rows if groups is None else np.unique(groups, return_inverse=True)[1]
+    # Of its own: the estimator divides by the seed itself.
+    order = np.random.default_rng([seed, 1]).permutation(labels.max(initial=-1) + 1)
+    rank = np.empty_like(order)
+    rank[order] = np.arange(len(order))
+    wanted = min(round(fraction * len(rows)), MAX_TEST_ROWS)
+    # Whole groups, until there are enough rows.
+    sizes = np.bincount(labels, minlength=len(order))[order].cumsum()
+    held = rank[labels] < np.searchsorted(sizes, wanted, side="right")
+    if held.sum() < MIN_TEST_ROWS:
+        return rows, None
+    return rows[~held], rows[held]
+
+
+def _judge(model: "MDNRegressor", rows: Chosen) -> "Report":
+    from condens.evaluation import evaluate
+
+    return evaluate(
+        model, rows.conditions, rows.targets, sample_weight=rows.weights, groups=rows.groups
+    )
+
+
+def _verdict(
+    model: "MDNRegressor", report: "Report | None", place: Path, *, test: float, calibrated: bool
+) -> str:
+    """Return what a user wants to know at the end, in plain words."""
+    lines = []
+    if report is not None:
+        found = report.scores["log_likelihood"]
+        lines += [f"Judged by {report.n_rows} rows that were not fitted:", report.verdict]
+        lines.append(f"Mean log-likelihood {found} nats a row; gained over")
+        for name, one in report.baselines.items():
+            if one.gain is not None:
+                lines.append(f"  {_BASELINES.get(name, name)}: {one.gain}")
+    elif test:
+        lines.append(f"Too few rows for a verdict: {MIN_TEST_ROWS} must be left out of the fit.")
+    else:
+        lines.append("No rows were kept for a verdict (--test 0).")
+    lines += [f"Warning: {text}" for text in model.history_.warnings]
+    lines += ["", f"The model is in {place}. What to try next:"]
+    lines += [f"  {text}" for text in _advice(report, place, calibrated=calibrated)]
+    return "\n".join(lines)
+
+
+_BASELINES = {"linear": "a linear model", "marginal": "one Gaussian for all rows"}
+
+
+def _advice(report: "Report | None", place: Path, *, calibrated: bool) -> list[str]:
+    """Return the next steps that this result asks for."""
+    found = [f"condens explore {place}    a page to play with"]
+    gains = [] if report is None else [one.gain for one in report.baselines.values() if one.gain]
+    if any(gain.value < 2 * gain.standard_error for gain in gains):
+        found.append("more rows or other columns: a simple model is as good as this one")
+    off = report is not None and any(not one.is_expected for one in report.coverage)
+    if off and not calibrated:
+        found.append("condens fit … --calibrate 0.1    for intervals with guaranteed coverage")
+    found.append(f"condens evaluate {place} NEW.csv --html report.html    on rows of another day")
+    return found
+
+
+def _notes(data: str, chosen: Chosen, report: "Report | None") -> dict[str, Any]:
+    """Return what `condens info` shows of a fit: the data, and the held-out scores."""
+    notes: dict[str, Any] = {
+        "data": {
+            "source": "standard input" if data == "-" else Path(data).name,
+            "rows": len(chosen.targets),
+            "sha256": fingerprint(chosen.conditions, chosen.targets),
+        }
+    }
+    if report is not None:
+        notes["held_out"] = {
+            "rows": report.n_rows,
+            "log_likelihood": report.scores["log_likelihood"].value,
+            "gains": {n: b.gain.value for n, b in report.baselines.items() if b.gain is not None},
+            "verdict": report.verdict,
+        }
+    return notes
+
+
+def fingerprint(*tables: "pa.Table") -> str:
+    """Return a digest of names and values, whatever file they came from."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    digest = hashlib.sha256()
+    for table in tables:
+        for name, values in zip(table.column_names, table.columns, strict=True):
+            digest.update(name.encode() + b"\0")
+            if pa.types.is_dictionary(values.type) or pa.types.is_string(values.type):
+                text = pc.fill_null(values.cast(pa.string()), "\1").to_pylist()
+                digest.update("\0".join(text).encode("utf-8", "surrogatepass"))
+            else:
+                digest.update(values.cast(pa.float64(), safe=False).to_numpy().tobytes())
+    return digest.hexdigest()
+
+
+def _run_directory(place: Path) -> Path:
+    return place.with_name(f"{place.name}.run")
+
+
+def _whole(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise ArgumentError(
+            "--components",
+            got=f"is {text!r}",
+            expected="a whole number or auto was expected",
+            fix="Pass 5, for instance.",
+        ) from None
+
+
+def _transforms(given: Sequence[str], targets: Sequence[str]) -> dict[str, Any] | None:
+    """Return `target_transform` from name=word or name=low,high."""
+    found: dict[str, Any] = {}
+    for name, text in parse_pairs(given, "--transform").items():
+        if name not in targets:
+            raise ArgumentError(
+                "--transform",
+                got=f"names {name!r}",
+                expected=f"the targets are {listed(targets)}",
+                fix="Use one of these.",
+            )
+        low, comma, high = text.partition(",")
+        try:
+            found[name] = (float(low), float(high)) if comma else text
+        except ValueError:
+            raise ArgumentError(
+                "--transform",
+                got=f"is {name}={text}",
+                expected="two numbers with a comma between were expected",
+                fix="Write share=0,100, for instance.",
+            ) from None
+    return found or None
+
+
+def _parameters(path: Path | None) -> dict[str, Any]:
+    """Return the parameters of a TOML file: [model] of `MDNRegressor`, [training] of `Settings`."""
+    if path is None:
+        return {}
+    import tomllib
+    from dataclasses import fields
+
+    from condens.estimator.document import PLAIN_PARAMETERS
+    from condens.training import Settings
+
+    try:
+        document = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ArgumentError(
+            str(path),
+            got=f"cannot be read ({error})",
+            expected="TOML was expected",
+            fix="Correct that line.",
+        ) from None
+    # What an option says, and what belongs to a machine.
+    model = {*PLAIN_PARAMETERS} - {"calibration_fraction", "random_state", "verbose", "warm_start"}
+    training = {field.name for field in fields(Settings)} - {"seed"}
+    for part, known in (("model", model), ("training", training)):
+        _check_keys(path, f"[{part}]", document.get(part, {}), known)
+    _check_keys(path, "the file", document, {"model", "training"})
+    found = dict(document.get("model", {}))
+    if document.get("training"):
+        found["settings"] = Settings(**document["training"])
+    return found
+
+
+def _check_keys(path: Path, what: str, given: Any, known: set[str]) -> None:
+    wrong = [key for key in given if key not in known] if isinstance(given, dict) else [given]
+    if wrong:
+        raise ArgumentError(
+            f"{path}: {what}",
+            got=f"has {wrong[0]!r}",
+            expected=f"{', '.join(sorted(known))} were expected",
+            fix="Correct it, or leave it out.",
+        )

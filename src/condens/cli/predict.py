@@ -1,0 +1,140 @@
+"""`condens predict`: means, quantiles, intervals and log densities of rows."""
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from condens.cli.models import load_model
+from condens.cli.options import (
+    Decimal,
+    Delimiter,
+    Encoding,
+    Force,
+    Format,
+    ModelFile,
+    Output,
+    Source,
+)
+from condens.cli.tables import (
+    Input,
+    Writer,
+    condition_names,
+    numeric_names,
+    table_of,
+    take,
+    target_names,
+)
+from condens.errors import ArgumentError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from condens import MDNRegressor
+
+
+def predict(
+    model: ModelFile,
+    data: Source,
+    quantile: Annotated[
+        list[float] | None, typer.Option("--quantile", "-q", help="A level, such as 0.05.")
+    ] = None,
+    interval: Annotated[
+        list[float] | None, typer.Option("--interval", "-i", help="A probability, such as 0.9.")
+    ] = None,
+    conformal: Annotated[
+        list[float] | None,
+        typer.Option(
+            help="A probability: intervals, and the level of a joint region, that hold so many new "
+            "targets whether the model is right or not. Needs `condens fit --calibrate`."
+        ),
+    ] = None,
+    log_density: Annotated[
+        bool, typer.Option("--log-density", help="Of the targets, which the table has too.")
+    ] = False,
+    keep: Annotated[
+        list[str] | None, typer.Option(help="A column of the table to carry over, such as an id.")
+    ] = None,
+    output: Output = None,
+    format: Format = None,  # noqa: A002
+    delimiter: Delimiter = None,
+    decimal: Decimal = None,
+    encoding: Encoding = None,
+    force: Force = False,
+) -> None:
+    """Predict the targets of every row: mean, standard deviation, and what else is asked for.
+
+    Tables larger than memory are read, predicted and written in parts.
+
+    Example: condens predict model.condens new.csv --interval 0.9 -o predictions.csv
+    """
+    fitted = load_model(model)
+    if conformal and not hasattr(fitted, "calibration_"):
+        raise ArgumentError(
+            "--conformal",
+            got="was asked of a model without calibration",
+            expected="rows that were kept for it were expected",
+            fix="Fit it again with --calibrate 0.1.",
+        )
+    targets = target_names(fitted) if log_density else []
+    names, kept = condition_names(fitted), keep or []
+    numeric = [*numeric_names(fitted), *targets]
+    source = Input(data, delimiter, decimal, encoding)
+    with Writer(output, format, force=force) as writer:
+        for part in source.batches(numeric, [*dict.fromkeys([*names, *targets, *kept])]):
+            X, y = take(part, names, "the model's column"), take(part, targets, "the target")  # noqa: N806
+            columns: dict[str, Any] = {name: part[name] for name in kept}
+            columns |= _moments(fitted, X)
+            columns |= _quantiles(fitted, X, quantile or [])
+            columns |= _intervals(fitted, X, interval or [])
+            columns |= _conformal(fitted, X, y, conformal or [])
+            if log_density:
+                columns["log_density"] = fitted.score_samples(X, y)
+            writer.write(table_of(columns))
+
+
+def _moments(model: "MDNRegressor", X: "pa.Table") -> dict[str, Any]:  # noqa: N803
+    mean, deviation = (part.reshape(len(X), -1) for part in model.predict(X, return_std=True))
+    found = {}
+    for place, name in enumerate(target_names(model)):
+        found[f"{name}_mean"], found[f"{name}_std"] = mean[:, place], deviation[:, place]
+    return found
+
+
+def _quantiles(model: "MDNRegressor", X: "pa.Table", levels: list[float]) -> dict[str, Any]:  # noqa: N803
+    if not levels:
+        return {}
+    found = model.predict_quantiles(X, levels).reshape(len(X), -1, len(levels))
+    return {
+        f"{name}_q{level:g}": found[:, place, number]
+        for place, name in enumerate(target_names(model))
+        for number, level in enumerate(levels)
+    }
+
+
+def _intervals(model: "MDNRegressor", X: "pa.Table", levels: list[float]) -> dict[str, Any]:  # noqa: N803
+    found = {}
+    for level in levels:
+        ends = model.predict_interval(X, level).reshape(len(X), -1, 2)
+        for place, name in enumerate(target_names(model)):
+            found[f"{name}_low{level:g}"] = ends[:, place, 0]
+            found[f"{name}_high{level:g}"] = ends[:, place, 1]
+    return found
+
+
+def _conformal(
+    model: "MDNRegressor",
+    X: "pa.Table",  # noqa: N803
+    y: "pa.Table",
+    levels: list[float],
+) -> dict[str, Any]:
+    """Return calibrated intervals, and the log density from which on a point is in the region."""
+    found: dict[str, Any] = {}
+    for level in levels:
+        region = model.predict_region(X, level)
+        for place, name in enumerate(target_names(model)):
+            found[f"{name}_conformal_low{level:g}"] = region.lower[:, place]
+            found[f"{name}_conformal_high{level:g}"] = region.upper[:, place]
+        found[f"region_log_density{level:g}"] = region.log_threshold
+        if y.num_columns:
+            found[f"in_region{level:g}"] = model.score_samples(X, y) >= region.log_threshold.numpy()
+    return found

@@ -1,0 +1,296 @@
+"""Tables in and out: files and streams to columns, columns to what the user asked for."""
+
+import json
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, Self
+
+from condens.cli.console import number, say, show_table
+from condens.errors import ArgumentError, DimensionError
+from condens.files import cannot_hold, writing
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from condens import MDNRegressor
+
+ENDINGS = {
+    ".csv": "csv",
+    ".tsv": "tsv",
+    ".json": "json",
+    ".jsonl": "jsonl",
+    ".ndjson": "jsonl",
+    ".parquet": "parquet",
+    ".arrow": "arrow",
+    ".feather": "arrow",
+}
+FORMATS = ("table", "csv", "tsv", "jsonl", "json", "parquet", "arrow")
+BINARY = ("parquet", "arrow")
+# Rows that a table on a terminal shows.
+MAX_SHOWN_ROWS = 30
+
+
+class Input(NamedTuple):
+    """A table that a user named, and how to read it."""
+
+    source: str
+    delimiter: str | None = None
+    decimal: str | None = None
+    encoding: str | None = None
+
+    def read(self, numeric: Sequence[str] = ()) -> "pa.Table":
+        """Return the whole table; the columns in `numeric` must hold numbers."""
+        from condens.data.readers import read_table
+
+        return read_table(self.source, numeric=numeric, **self._options())
+
+    def batches(
+        self, numeric: Sequence[str] = (), columns: Sequence[str] | None = None
+    ) -> Iterator["pa.Table"]:
+        """Yield the table in parts; columns that are not in `numeric` are text."""
+        from condens.data.readers import read_batches
+
+        return read_batches(self.source, numeric=numeric, columns=columns, **self._options())
+
+    def _options(self) -> dict[str, str | None]:
+        return {name: getattr(self, name) for name in ("delimiter", "decimal", "encoding")}
+
+
+def take(table: "pa.Table", names: Sequence[str], what: str) -> "pa.Table":
+    """Return some columns, or refuse names that the table does not have."""
+    for name in names:
+        if name not in table.column_names:
+            raise DimensionError(
+                what,
+                got=f"is {name!r}",
+                expected=f"the columns are {listed(table.column_names)}",
+                fix="Use one of these.",
+            )
+    return table.select(list(names))
+
+
+def listed(names: Sequence[str], most: int = 12) -> str:
+    """Return names for a message, not too many of them.
+
+    >>> listed(["a", "b", "c"], most=2)
+    "'a', 'b' and 1 more"
+    """
+    shown = ", ".join(repr(name) for name in names[:most])
+    return shown if len(names) <= most else f"{shown} and {len(names) - most} more"
+
+
+def condition_names(model: "MDNRegressor") -> list[str]:
+    """Return the columns that a model reads; refuse one that was fitted without names."""
+    names = model.encoder_.feature_names
+    if names is None:
+        raise ArgumentError(
+            "the model",
+            got="knows its columns by number",
+            expected="files have them by name",
+            fix="Fit it with a data frame, or by `condens fit`.",
+        )
+    return list(names)
+
+
+def numeric_names(model: "MDNRegressor") -> list[str]:
+    """Return those of the columns that a model reads as numbers."""
+    from condens.data.encoder import Numbers
+
+    features = zip(condition_names(model), model.encoder_.features, strict=True)
+    return [name for name, feature in features if isinstance(feature, Numbers)]
+
+
+def target_names(model: "MDNRegressor") -> list[str]:
+    """Return the names of a model's targets; by number where it has none."""
+    return list(model.target_names_ or (f"y{number}" for number in range(model.n_targets_)))
+
+
+def column(table: "pa.Table", name: str | None, what: str) -> Any:
+    """Return a column as an array, or None where no name was given."""
+    if name is None:
+        return None
+    return take(table, [name], what)[name].to_numpy()
+
+
+# Out.
+
+
+def place_for(path: Path, *, force: bool) -> Path:
+    """Return where a file goes; refuse to overwrite one, and places that can hold none."""
+    fault = cannot_hold(path)
+    if fault is not None:
+        raise ArgumentError(str(path), **fault)
+    if path.exists() and not force:
+        raise ArgumentError(
+            str(path),
+            got="exists",
+            expected="nothing is overwritten unasked",
+            fix="Pass --force to overwrite it, or another name.",
+        )
+    return path
+
+
+class Writer:
+    """Writes a table in parts, in the format asked for, to a file or to standard output.
+
+    Args:
+        path: of the file; None for standard output.
+        format: see `options.Format`.
+        force: overwrite a file.
+    """
+
+    def __init__(self, path: Path | None, format: str | None, *, force: bool = False) -> None:  # noqa: A002
+        if format is not None and format not in FORMATS:
+            raise ArgumentError(
+                "--format",
+                got=f"is {format!r}",
+                expected=f"{', '.join(FORMATS)} were expected",
+                fix="Use one of these.",
+            )
+        terminal = path is None and sys.stdout.isatty()
+        ending = None if path is None else ENDINGS.get(path.suffix.lower())
+        self.format = format or ending or ("table" if terminal else "csv")
+        if terminal and self.format in BINARY:
+            raise ArgumentError(
+                "--format",
+                got=f"is {self.format}, to a terminal",
+                expected="it holds bytes that are no text",
+                fix="Pass -o with a name.",
+            )
+        self.path = None if path is None else place_for(path, force=force)
+        self.count = 0
+        self._stack, self._file = ExitStack(), sys.stdout.buffer
+        self._inner: Any = None
+        self._shown: list[pa.Table] = []
+
+    def __enter__(self) -> Self:
+        if self.path is not None:
+            self._file = self._stack.enter_context(writing(self.path))  # type: ignore[assignment]
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        if error[0] is None:
+            self._end()
+        elif self._inner is not None and self.format in BINARY:
+            self._inner.close()
+        self._stack.__exit__(*error)
+
+    def write(self, part: "pa.Table") -> None:
+        """Write some rows; every part has the same columns."""
+        if self.format == "table":
+            if self.count <= MAX_SHOWN_ROWS:
+                self._shown.append(part)
+        elif self.format in ("json", "jsonl"):
+            self._write_json(part)
+        else:
+            if self._inner is None:
+                self._inner = _opened(self.format, self._file, part.schema)
+            self._inner.write_table(part)
+        self.count += len(part)
+
+    def _write_json(self, part: "pa.Table") -> None:
+        before, between = (b"", b"\n") if self.format == "jsonl" else (b"[\n", b",\n")
+        for place, row in enumerate(part.to_pylist()):
+            first = not self.count and not place
+            text = json.dumps({k: _plain(v) for k, v in row.items()}, ensure_ascii=False)
+            self._file.write((before if first else between) + text.encode())
+
+    def _end(self) -> None:
+        if self.format == "table":
+            self._show()
+        elif self.format == "json":
+            self._file.write(b"\n]\n" if self.count else b"[]\n")
+        elif self.format == "jsonl" and self.count:
+            self._file.write(b"\n")
+        elif self._inner is not None:
+            self._inner.close()
+        self._file.flush()
+
+    def _show(self) -> None:
+        import pyarrow as pa
+
+        if not self._shown:
+            say("No rows.")
+            return
+        whole = pa.concat_tables(self._shown)
+        rows = whole.slice(0, MAX_SHOWN_ROWS).to_pylist()
+        show_table(None, whole.column_names, ([_cell(v) for v in row.values()] for row in rows))
+        if self.count > len(rows):
+            say(f"… and {self.count - len(rows)} rows more: -o out.csv writes them all.")
+
+
+def _opened(kind: str, file: BinaryIO, schema: "pa.Schema") -> Any:
+    """Return pyarrow's writer of a format."""
+    import pyarrow as pa
+    from pyarrow import csv, parquet
+
+    if kind == "parquet":
+        return parquet.ParquetWriter(file, schema)
+    if kind == "arrow":
+        return pa.ipc.new_file(file, schema)
+    options = csv.WriteOptions(
+        delimiter="\t" if kind == "tsv" else ",", quoting_style="needed", quoting_header="needed"
+    )
+    return csv.CSVWriter(file, schema, write_options=options)
+
+
+def _plain(value: Any) -> Any:
+    """Return a value that JSON has: numbers that are not finite are null there."""
+    return None if isinstance(value, float) and value - value != 0 else value
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return ""
+    return number(value) if isinstance(value, float) else str(value)
+
+
+def table_of(columns: dict[str, Any]) -> "pa.Table":
+    """Return a table of named arrays, tensors or pyarrow columns."""
+    import pyarrow as pa
+
+    return pa.table({name: _array(values) for name, values in columns.items()})
+
+
+def _array(values: Any) -> Any:
+    import pyarrow as pa
+
+    if isinstance(values, pa.Array | pa.ChunkedArray):
+        return values
+    detached = values.detach().numpy() if hasattr(values, "detach") else values
+    return pa.array(detached)
+
+
+def parse_pairs(given: Iterable[str], option: str) -> dict[str, str]:
+    """Return options of the form name=value.
+
+    >>> parse_pairs(["price=250000"], "--given")
+    {'price': '250000'}
+    """
+    pairs = {}
+    for each in given:
+        name, sign, value = each.rpartition("=")
+        if not sign or not name or not value:
+            raise ArgumentError(
+                option,
+                got=f"is {each!r}",
+                expected="name=value was expected",
+                fix=f"Write {option} price=250000, for instance.",
+            )
+        pairs[name.strip()] = value.strip()
+    return pairs
+
+
+def parse_number(name: str, text: str) -> float:
+    """Return a number that a user typed."""
+    try:
+        return float(text)
+    except ValueError:
+        raise ArgumentError(
+            name,
+            got=f"is {text!r}",
+            expected="a number was expected",
+            fix="Write it with a decimal point.",
+        ) from None
