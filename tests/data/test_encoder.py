@@ -530,8 +530,8 @@ SHAPE = "while a minimum of 1 is required. Pass some data."
         (
             pl.LazyFrame({"a": [1]}),
             ArgumentError,
-            "X is a polars LazyFrame, but an array or a DataFrame of pandas or polars was "
-            "expected. Convert it, or collect it if lazy.",
+            "X is a polars LazyFrame, but an array, a DataFrame of pandas or polars, or a pyarrow "
+            "Table was expected. Convert it, or collect it if lazy.",
         ),
     ],
 )

@@ -158,6 +158,7 @@ ROWS = (
             "table",
         ),
         packages=("torch", "numpy"),
+        lazy=("pyarrow",),
     ),
     Row(
         5,

@@ -24,7 +24,9 @@ def test_enough_steps_within_bounds(rows, members, enough):
 
 
 def test_fewer_components_for_fewer_rows():
-    found = [default_components(rows) for rows in (1, 499, 500, 9999, 10_000, 39_999, 40_000, 10**6)]
+    found = [
+        default_components(rows) for rows in (1, 499, 500, 9999, 10_000, 39_999, 40_000, 10**6)
+    ]
     assert found == [3, 3, 5, 5, 10, 10, 20, 20]
 
 

@@ -66,10 +66,10 @@ class TableEncoder:
 
     @classmethod
     def fit(cls, table: TableLike | Table, name: str = "table") -> Self:
-        """Learn the columns of an array, a tensor, a list of rows, or a pandas or polars frame.
+        """Learn the columns of an array, a tensor, a list of rows, or a frame.
 
-        Categories are a frame's columns of text and of categories. Messages call the table by
-        its `name`.
+        A frame is one of pandas, polars or pyarrow; its columns of text and of categories are
+        categories. Messages call the table by its `name`.
         """
         given = Table.read(table, name)
         learned: dict[int, Numbers | Categories] = {

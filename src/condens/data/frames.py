@@ -1,4 +1,4 @@
-"""Columns of pandas and polars frames, recognised by their attributes: neither is imported."""
+"""Columns of pandas, polars and pyarrow tables, known by their attributes: none is imported."""
 
 import datetime
 import math
@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from condens.data.arrays import NUMBERS, Doubles, from_objects, sparse, unusable
 from condens.errors import ArgumentError
+from condens.scalars import printable
 
 Category = str | bool | int | float
 EXPECTED = "numbers or categories were expected"
@@ -32,17 +33,23 @@ def is_frame(table: Any) -> bool:
     return hasattr(type(table), "columns")
 
 
+def names_of(frame: Any) -> list[Any]:
+    """Return the names of a frame's columns."""
+    return list(frame.column_names if hasattr(type(frame), "column_names") else frame.columns)
+
+
 def columns_of(frame: Any, name: str) -> tuple[list[Any], list[Column]]:
     """Return the names of a frame's columns, and the columns."""
     pandas, polars = hasattr(type(frame), "iloc"), hasattr(type(frame), "get_columns")
-    if not pandas and not polars:
+    pyarrow = hasattr(type(frame), "column_names") and hasattr(type(frame), "schema")
+    if not pandas and not polars and not pyarrow:
         raise ArgumentError(
             name,
             got=f"is a {type(frame).__module__.split('.')[0]} {type(frame).__name__}",
-            expected="an array or a DataFrame of pandas or polars was expected",
+            expected="an array, a DataFrame of pandas or polars, or a pyarrow Table was expected",
             fix="Convert it, or collect it if lazy.",
         )
-    names = list(frame.columns)
+    names = names_of(frame)
     label, count = Counter(names).most_common(1)[0] if names else (None, 0)
     if count > 1:
         raise ArgumentError(
@@ -51,9 +58,14 @@ def columns_of(frame: Any, name: str) -> tuple[list[Any], list[Column]]:
             expected="distinct names were expected",
             fix="Rename or drop them.",
         )
-    series = [frame.iloc[:, i] for i in range(len(names))] if pandas else frame.get_columns()
-    read = _of_pandas if pandas else _of_polars
-    return names, [read(each, name, f" in column {each.name!r}") for each in series]
+    if pyarrow:
+        series, read = frame.columns, _of_pyarrow
+    elif pandas:
+        series, read = [frame.iloc[:, i] for i in range(len(names))], _of_pandas
+    else:
+        series, read = frame.get_columns(), _of_polars
+    pairs = zip(names, series, strict=True)
+    return names, [read(each, name, f" in column {label!r}") for label, each in pairs]
 
 
 def _of_pandas(series: Any, name: str, where: str) -> Column:
@@ -86,6 +98,38 @@ def _of_polars(series: Any, name: str, where: str) -> Column:
     values = text.drop_nulls().unique().to_list()
     codes = text.replace_strict(values, list(range(len(values))), default=-1)
     return _codes(codes.to_numpy(), values, name, where)
+
+
+def _of_pyarrow(series: Any, name: str, where: str) -> Column:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+    import pyarrow.types as kinds
+
+    dtype, categories = series.type, kinds.is_dictionary(series.type)
+    if categories or kinds.is_run_end_encoded(dtype):
+        dtype = dtype.value_type
+        series = series.cast(dtype) if categories else pc.run_end_decode(series)
+    text = kinds.is_string(dtype) or kinds.is_large_string(dtype) or kinds.is_string_view(dtype)
+    number = kinds.is_integer(dtype) or kinds.is_floating(dtype) or kinds.is_decimal(dtype)
+    if not text and not number and not kinds.is_boolean(dtype) and not kinds.is_null(dtype):
+        date = kinds.is_temporal(dtype)
+        binary = "binary" in str(dtype) and not kinds.is_nested(dtype)
+        kind = datetime.date if date else bytes if binary else object
+        raise unusable(name, printable(str(dtype)), kind, where, EXPECTED)
+    if not text and not categories:
+        # Unsafe: whole numbers above 2^53 are rounded, as in other frames.
+        doubles = series.cast(pa.float64(), safe=False)
+        return np.array(doubles.to_numpy(zero_copy_only=False), dtype=np.float64)
+    if kinds.is_floating(dtype):
+        series = pc.if_else(pc.is_nan(series), None, series)
+    coded = pa.chunked_array([series] if isinstance(series, pa.Array) else series.chunks, dtype)
+    coded = coded.cast(pa.large_string()) if text else coded
+    coded = coded.combine_chunks().dictionary_encode()
+    try:
+        values = coded.dictionary.to_pylist()
+    except UnicodeDecodeError:
+        raise unusable(name, "text that is not UTF-8", bytes, where, EXPECTED) from None
+    return _codes(coded.indices.fill_null(-1).to_numpy(), values, name, where)
 
 
 def _codes(codes: Any, values: list[Any], name: str, where: str) -> Column:

@@ -104,7 +104,8 @@ def in_order(argument: str, value: Any, names: Sequence[str] | None) -> Any:
     """Return the columns of a data frame in the order of the names; all else as it is."""
     if names is None or not hasattr(value, "columns"):
         return value
-    columns = [str(column) for column in value.columns]
+    arrow = hasattr(value, "column_names")
+    columns = [str(column) for column in (value.column_names if arrow else value.columns)]
     if sorted(columns) != sorted(names):
         raise DimensionError(
             argument,
@@ -112,7 +113,7 @@ def in_order(argument: str, value: Any, names: Sequence[str] | None) -> Any:
             expected=f"the dimensions are {list(names)}",
             fix="Pass just these columns, or an array.",
         )
-    return value[list(names)]
+    return value.select(list(names)) if arrow else value[list(names)]
 
 
 def resolve_fixed(

@@ -258,7 +258,7 @@ class MDNRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         """Fit to rows of X, [n, F], and y, [n] or [n, D].
 
         Args:
-            X, y: arrays, lists, tensors, pandas or polars frames.
+            X, y: arrays, lists, tensors, pandas, polars or pyarrow tables.
             sample_weight: [n]; rows of weight zero are left out.
             groups: the group of each row [n]. Rows of one group are never on both sides: whole
                 groups are held out for validation and calibration.
@@ -804,8 +804,10 @@ class MDNRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     def _check_columns(self, X: TableLike) -> None:  # noqa: N803
         """Refuse, in scikit-learn's words, other columns than those fitted; X is not read."""
         check_is_fitted(self)
-        # A lazy frame, which scikit-learn would call empty, is refused where it is read.
-        if getattr(X, "ndim", 2) != 2 or (is_frame(X) and not hasattr(X, "__len__")):
+        # A lazy frame, which scikit-learn would call empty, is refused where it is read; so are
+        # other columns of pyarrow's tables, not all of which scikit-learn knows.
+        lazy = is_frame(X) and not hasattr(X, "__len__")
+        if getattr(X, "ndim", 2) != 2 or lazy or hasattr(type(X), "column_names"):
             return
         try:
             validate_data(self, X, reset=False, skip_check_array=True)

@@ -14,7 +14,7 @@ from torch.distributions import Distribution
 
 from condens.data import Rows, Table, TableEncoder, TableLike, TargetColumns
 from condens.data.arrays import as_doubles
-from condens.data.frames import is_frame
+from condens.data.frames import is_frame, names_of
 from condens.data.table import in_order
 from condens.distributions import Mixture
 from condens.errors import ArgumentError, CondensError, KindError, NotFiniteError, ShapeError
@@ -420,7 +420,7 @@ def columns_of(X: Any, n_rows: int, left_out: dict[str, str]) -> dict[str, NDArr
         return {f"X[{place}]": column for place, column in enumerate(array.T)}
     table = Table.read(X, "X")
     _check_length("X", len(table.numbers), n_rows)
-    names = [name if isinstance(name, str) else f"X[{name}]" for name in X.columns]
+    names = [name if isinstance(name, str) else f"X[{name}]" for name in names_of(X)]
     columns: dict[int, NDArray[Any]] = dict(zip(table.places, table.numbers.T, strict=True))
     for place, codes in table.codes.items():
         values = np.array([*codes.values, None], dtype=object)

@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Generator, Tensor
 
 from condens.data import Rows, TableEncoder, TableLike, TargetColumns
-from condens.data.frames import is_frame
+from condens.data.frames import is_frame, names_of
 from condens.data.groups import number_groups, read_groups
 from condens.distributions import Mixture
 from condens.errors import ArgumentError, DimensionError, KindError
@@ -203,7 +203,7 @@ def _read(
     condition: Any = X
     rows = Rows.of(condition, target, sample_weight, names=("X", "y", "sample_weight"))
     count = rows.condition.shape[1]
-    names = map(str, condition.columns if is_frame(condition) else range(count))
+    names = map(str, names_of(condition) if is_frame(condition) else range(count))
     return rows, model, list(names), [[place] for place in range(count)]
 
 

@@ -595,8 +595,9 @@ def _rows_of(observations: Any, n_rows: int) -> Callable[[Tensor], Any]:
         )
     if isinstance(table, Tensor):
         return lambda rows: table[rows]
-    # pandas takes rows by position with iloc, polars by the brackets themselves.
-    taken = getattr(table, "iloc", table)
+    if hasattr(type(table), "take"):  # pandas and pyarrow
+        return lambda rows: table.take(rows.tolist())
+    taken: Any = table  # polars takes rows by the brackets
     return lambda rows: taken[rows.tolist()]
 
 
