@@ -13,7 +13,7 @@ $(STAMP): pyproject.toml constraints.txt
 	touch $@
 
 demo: $(STAMP)
-	$(BIN)/python examples/report_figure.py demo
+	$(BIN)/condens demo -o demo --force
 
 # A process for each core, with one thread each: threads that wait for one another spin.
 PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist worksteal

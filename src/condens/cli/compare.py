@@ -34,7 +34,7 @@ def compare(
 
     Example: condens compare model.condens other.condens --data new.csv
     """
-    from condens import evaluation
+    from condens.evaluation import compare as judge
 
     loaded = {str(path): load_model(path) for path in models}
     first, *others = loaded.values()
@@ -50,7 +50,7 @@ def compare(
             )
     numeric = [*numeric_names(first), *targets, *filter(None, [weights])]
     table = Input(data, delimiter, decimal, encoding).read(numeric)
-    found = evaluation.compare(
+    found = judge(
         dict(loaded),
         take(table, names, "the models' column"),
         take(table, targets, "the target"),

@@ -15,8 +15,8 @@ from condens.errors import ArgumentError
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from condens import MDNRegressor
     from condens.cli.arm import Array
+    from condens.estimator.regressor import MDNRegressor
 
 N_TRAIN, N_TEST, N_DRAWS = 12_000, 1_000, 200
 N_COMPONENTS, EPOCHS = 12, 40
@@ -76,7 +76,7 @@ def demo(
 def _fit(
     kind: str, train: tuple["Array", "Array"], new: tuple["Array", "Array"], seed: int
 ) -> Fitted:
-    from condens import MDNRegressor
+    from condens.estimator.regressor import MDNRegressor
 
     began = time.monotonic()
     model = MDNRegressor(
@@ -90,7 +90,8 @@ def _fit(
     ).fit(*_frames(*train))
     seconds = time.monotonic() - began
     X, y = _frames(*new)  # noqa: N806
-    return Fitted(model, -model.score(X, y), _distance(model, new[0], seed), seconds)
+    nll = -float(model.score_samples(X, y).mean())
+    return Fitted(model, nll, _distance(model, new[0], seed), seconds)
 
 
 def _frames(point: "Array", joints: "Array") -> tuple[Any, Any]:

@@ -29,7 +29,7 @@ def doctor() -> None:
     """
     import torch
 
-    from condens import kernels
+    from condens.kernels import active
 
     cards = [torch.cuda.get_device_name(n) for n in range(torch.cuda.device_count())]
     show_table(
@@ -39,7 +39,7 @@ def doctor() -> None:
             ("condens", __version__),
             ("Python", f"{platform.python_version()} on {platform.system()} {platform.machine()}"),
             ("torch", torch.__version__),
-            ("kernel", kernels.active()),
+            ("kernel", active()),
             ("threads", f"{torch.get_num_threads()} of {os.cpu_count()} cores"),
             ("graphics cards", ", ".join(cards) or "none"),
         ],

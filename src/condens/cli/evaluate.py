@@ -48,7 +48,7 @@ def evaluate(
 
     Example: condens evaluate model.condens new.csv --html report.html
     """
-    from condens import evaluation
+    from condens.evaluation import evaluate as judge
 
     page = None if html is None else place_for(html, force=force)
     figures = None if json is None or str(json) == "-" else place_for(json, force=force)
@@ -56,7 +56,7 @@ def evaluate(
     names, targets = condition_names(fitted), target_names(fitted)
     numeric = [*numeric_names(fitted), *targets, *filter(None, [weights])]
     table = Input(data, delimiter, decimal, encoding).read(numeric)
-    report = evaluation.evaluate(
+    report = judge(
         fitted,
         take(table, names, "the model's column"),
         take(table, targets, "the target"),

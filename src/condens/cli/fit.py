@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from numpy.typing import NDArray
 
-    from condens import MDNRegressor
+    from condens.estimator.regressor import MDNRegressor
     from condens.evaluation.report import Report
 
 # Rows that a verdict needs, and the most that it gets.
@@ -106,7 +106,7 @@ def fit(
     chosen = _columns(table, target, condition, ignore or (), weights, groups)
     kept, held = _divide(table, chosen.groups, test, seed)
     run = _run_directory(place) if resume is None else resume
-    from condens import MDNRegressor
+    from condens.estimator.regressor import MDNRegressor
 
     model = MDNRegressor(
         target_transform=_transforms(transform or (), target),

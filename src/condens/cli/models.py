@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from condens.errors import ArgumentError
 
 if TYPE_CHECKING:
-    from condens import MDNRegressor
+    from condens.estimator.regressor import MDNRegressor
 
 
 def load_model(path: Path) -> "MDNRegressor":

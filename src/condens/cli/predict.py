@@ -29,7 +29,7 @@ from condens.errors import ArgumentError
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from condens import MDNRegressor
+    from condens.estimator.regressor import MDNRegressor
 
 
 def predict(

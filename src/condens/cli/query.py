@@ -22,7 +22,7 @@ from condens.errors import ArgumentError, DimensionError
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from condens import MDNRegressor
+    from condens.estimator.regressor import MDNRegressor
 
 
 def query(

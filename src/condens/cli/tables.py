@@ -14,7 +14,7 @@ from condens.files import cannot_hold, writing
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from condens import MDNRegressor
+    from condens.estimator.regressor import MDNRegressor
 
 ENDINGS = {
     ".csv": "csv",
