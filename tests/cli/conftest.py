@@ -28,7 +28,11 @@ def fitted(tmp_path_factory):
     place = tmp_path_factory.mktemp("houses")
     write_houses(place / "houses.csv")
     write_houses(place / "new.csv", rows=40, seed=1)
-    for name, more in (("model", ("--calibrate", "0.2")), ("other", ("--seed", "1"))):
+    for name, more in (
+        ("model", ("--calibrate", "0.2")),
+        ("other", ("--seed", "1")),
+        ("numbers", ("--ignore", "kind")),
+    ):
         arguments = ["fit", place / "houses.csv", *FIT, *more, "-o", place / f"{name}.condens"]
         assert finished(arguments, place).code == 0
     return place

@@ -23,7 +23,7 @@ from condens.cli import (
     query,
     sample,
 )
-from condens.cli.console import error_line, note
+from condens.cli.console import error_line, note, say
 
 app = typer.Typer(
     name="condens",
@@ -52,19 +52,25 @@ for _command in COMMANDS:
     )
 
 
+def _version(asked: bool) -> None:
+    if asked:
+        say(f"condens {__version__}")
+        raise typer.Exit
+
+
 @app.callback()
 def condens(
     version: Annotated[
-        bool, typer.Option("--version", help="Print the version and end.", is_eager=True)
+        bool,
+        typer.Option(
+            "--version", help="Print the version and end.", is_eager=True, callback=_version
+        ),
     ] = False,
-    debug: Annotated[  # noqa: ARG001  # `run` has read it
+    debug: Annotated[  # `run` has read it
         bool, typer.Option("--debug", help="Show the traceback of an error.")
     ] = False,
 ) -> None:
     """Learn the whole joint density of your targets, given a condition."""
-    if version:
-        print(f"condens {__version__}")  # noqa: T201
-        raise typer.Exit
 
 
 def run(arguments: Sequence[str]) -> NoReturn:

@@ -29,7 +29,7 @@ def plot(
     kind: Annotated[str, typer.Option(help=", ".join(KINDS) + ".")] = "density",
     row: Annotated[int, typer.Option(help="Whose density is drawn, from 0.")] = 0,
     column: Annotated[str | None, typer.Option(help="Along which an effect is drawn.")] = None,
-    target: Annotated[str | None, typer.Option(help="Whose effect is drawn.")] = None,
+    target: Annotated[str | None, typer.Option(help="Whose effect or predictions.")] = None,
     delimiter: Delimiter = None,
     decimal: Decimal = None,
     encoding: Encoding = None,
@@ -69,7 +69,7 @@ def plot(
     elif kind == "calibration":
         drawn = fitted.plot_calibration(X, y)
     elif kind == "predictions":
-        drawn = fitted.plot_predictions(X, y)
+        drawn = fitted.plot_predictions(X, y, target)
     elif kind == "history":
         drawn = fitted.plot_history()
     else:

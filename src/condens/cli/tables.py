@@ -1,9 +1,11 @@
 """Tables in and out: files and streams to columns, columns to what the user asked for."""
 
+import io
 import json
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
+from csv import writer
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, Self
 
@@ -230,9 +232,12 @@ def _opened(kind: str, file: BinaryIO, schema: "pa.Schema") -> Any:
         return parquet.ParquetWriter(file, schema)
     if kind == "arrow":
         return pa.ipc.new_file(file, schema)
-    options = csv.WriteOptions(
-        delimiter="\t" if kind == "tsv" else ",", quoting_style="needed", quoting_header="needed"
-    )
+    delimiter = "\t" if kind == "tsv" else ","
+    # pyarrow would put every name into quotes.
+    line = io.StringIO()
+    writer(line, delimiter=delimiter, lineterminator="\n").writerow(schema.names)
+    file.write(line.getvalue().encode())
+    options = csv.WriteOptions(include_header=False, delimiter=delimiter)
     return csv.CSVWriter(file, schema, write_options=options)
 
 
