@@ -10,7 +10,12 @@ import pyarrow.types as kinds
 Decimal: TypeAlias = Literal[".", ","]
 Reading: TypeAlias = Callable[[pa.ChunkedArray], pa.ChunkedArray | None]
 
-MISSING: Final = pa.array("|NA|N/A|n/a|#N/A|#NA|<NA>|NaN|nan|-NaN|-nan|NULL|null|None".split("|"))
+MISSING: Final = pa.array(
+    [
+        *("", "NA", "N/A", "n/a", "#N/A", "#NA", "<NA>"),
+        *("NaN", "nan", "-NaN", "-nan", "NULL", "null", "None"),
+    ]
+)
 _TIME = r"^([0-9]{1,2}:[0-9]{2}(:[0-9]{2}(\.[0-9]{1,6})?)?)$"
 
 

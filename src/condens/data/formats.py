@@ -89,7 +89,8 @@ def _reader(source: Source, request: Request) -> "_Reader":
         "parquet": _Parquet,
         "arrow": _Arrow,
     }
-    if form == "tsv" and request.delimiter is None:
+    tabs = b"\t" in source.head.partition(b"\n")[0]
+    if form == "tsv" and tabs and request.delimiter is None:
         request = request._replace(delimiter="\t")
     return kinds_of_files[form](source, request)
 
@@ -99,6 +100,7 @@ class _Reader(ABC):
 
     def __init__(self, source: Source, request: Request) -> None:
         self.source, self.label, self.request = source, source.label, request
+        self.numeric = frozenset(request.numeric)
         self.numbers = _Numbers(source.label, request)
 
     @abstractmethod
@@ -119,7 +121,7 @@ class _Reader(ABC):
     ) -> pa.Table:
         """Return a table with the columns that are not numeric converted."""
         columns = [
-            column if name in self.request.numeric else read(name, column)
+            column if name in self.numeric else read(name, column)
             for name, column in zip(table.column_names, table.columns, strict=True)
         ]
         return pa.table(columns, names=table.column_names)
@@ -164,7 +166,8 @@ class _Delimited(_Reader):
         self.names = self.chosen(self.layout.names)
 
     def tables(self) -> Iterator[pa.Table]:
-        places = [self.layout.names.index(name) for name in self.names]
+        numbered = {name: place for place, name in enumerate(self.layout.names)}
+        places = [numbered[name] for name in self.names]
         for block in self.blocks:
             if not block.data.strip(b"\r\n"):
                 continue
@@ -172,7 +175,7 @@ class _Delimited(_Reader):
             place = _lines(self.label, block, self.layout.delimiter)
             made = [
                 self.numbers.of(name, column, self.layout.decimal, place)
-                if name in self.request.numeric
+                if name in self.numeric
                 else column
                 for name, column in zip(self.names, columns, strict=True)
             ]
@@ -197,6 +200,10 @@ def _lines(label: str, block: text.Block, delimiter: str) -> Place:
 class _JsonLines(_Reader):
     """An object of JSON in every line."""
 
+    def __init__(self, source: Source, request: Request) -> None:
+        super().__init__(source, request)
+        self.kinds: dict[str, str] = {}
+
     def tables(self) -> Iterator[pa.Table]:
         names: list[str] | None = None
         chunks = text.chunks_of(self.source, self.request.encoding)
@@ -209,24 +216,39 @@ class _JsonLines(_Reader):
             yield self._taken(table, names, block)
 
     def _taken(self, table: pa.Table, names: list[str], block: text.Block) -> pa.Table:
-        if self.request.columns is None:
-            for name in table.column_names:
-                if name not in names:
-                    raise TableFileError(
-                        self.label,
-                        got=f"has the column {_short(name)} from line {block.line} on or later",
-                        expected="the first lines lack it",
-                        fix="Say which columns to read.",
-                    )
-        numbers = _json_lines(block)
-        made = []
-        for name in names:
-            known = name in table.column_names
-            column = table[name] if known else pa.chunked_array([pa.nulls(len(table))])
-            if name in self.request.numeric:
-                column = self.numbers.of(name, column, ".", lambda row: f"line {numbers[row]}")
-            made.append(column)
+        known = set(table.column_names)
+        new = known.difference(names) if self.request.columns is None else set()
+        for name in sorted(new):
+            raise TableFileError(
+                self.label,
+                got=f"has the column {_short(name)} only after line {block.line - 1}",
+                expected="the lines before lack it",
+                fix="Say which columns to read.",
+            )
+        nulls = pa.chunked_array([pa.nulls(len(table))])
+        made = [table[name] if name in known else nulls for name in names]
+        place = _json_place(block, len(table))
+        for name, column in zip(names, made, strict=True):
+            self._check_kind(name, column.type, block.line)
+        for i, name in enumerate(names):
+            if name in self.numeric:
+                made[i] = self.numbers.of(name, made[i], ".", place)
         return pa.table(made, names=names)
+
+    def _check_kind(self, name: str, dtype: pa.DataType, line: int) -> None:
+        """Refuse a column of two kinds, wherever blocks end."""
+        if kinds.is_null(dtype):
+            return
+        number = _is_number(dtype) and not kinds.is_boolean(dtype)
+        kind = "numbers" if number else printable(str(dtype))
+        before = self.kinds.setdefault(name, kind)
+        if kind != before:
+            raise TableFileError(
+                self.label,
+                got=f"holds {kind} in column {_short(name)} after line {line - 1}",
+                expected=f"the lines before hold {before}",
+                fix="Write one kind in each column, or leave the column out.",
+            )
 
     def _parsed(self, block: text.Block, dates: Sequence[str] = ()) -> pa.Table:
         try:
@@ -268,11 +290,15 @@ class _JsonLines(_Reader):
         return self.each(table, read)
 
     def whole(self, tables: Sequence[pa.Table]) -> pa.Table:
-        try:
-            table = pa.concat_tables(tables, promote_options="permissive")
-        except pa.ArrowException as error:
-            raise unreadable(self.label, error, "a table with one kind in each column") from None
+        table = pa.concat_tables(tables, promote_options="permissive")
         return self.each(table, self.numbers.settled)
+
+
+def _json_place(block: text.Block, n_rows: int) -> Place:
+    lines = _json_lines(block)
+    first = f"after line {block.line - 1}"
+    # Objects may take several lines.
+    return lambda row: f"line {lines[row]}" if len(lines) == n_rows else f"row {row} {first}"
 
 
 def _json_lines(block: text.Block) -> list[int]:
@@ -305,7 +331,7 @@ class _Typed(_Reader):
     def _converted(self, table: pa.Table, before: int) -> pa.Table:
         made = [
             self.numbers.of(name, column, ".", lambda row: f"row {before + row}")
-            if name in self.request.numeric
+            if name in self.numeric
             else column
             for name, column in zip(table.column_names, table.columns, strict=True)
         ]
@@ -410,7 +436,8 @@ class _Numbers:
         """Return a column whose kind is free: dates as seconds, if they are not refused."""
         dtype = _decoded(column[:0]).type
         if _is_text(dtype):
-            seconds = None if kinds.is_dictionary(column.type) else reading.as_seconds(column)
+            plain = not kinds.is_dictionary(column.type)
+            seconds = reading.as_seconds(column.cast(pa.string())) if plain else None
         elif kinds.is_temporal(dtype) and not kinds.is_interval(dtype):
             seconds = reading.seconds_of(_decoded(column))
         elif _is_number(dtype):

@@ -164,7 +164,7 @@ def _codec(encoding: Any) -> str | None:
         return None
     try:
         name = codecs.lookup(encoding).name
-        b"".decode(name)  # refuses codecs that are not of text
+        bytes(4).decode(name, "ignore")  # refuses codecs that are not of text
         codecs.getincrementaldecoder(name)
     except (LookupError, TypeError, ValueError):
         raise refused(

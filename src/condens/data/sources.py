@@ -8,7 +8,7 @@ import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path, PurePath
-from typing import IO, Any, Final, TypeAlias
+from typing import IO, Any, Final, TypeAlias, cast
 
 from condens.errors import KindError, TableFileError, TableFileNotFoundError
 from condens.files import as_path, open_regular
@@ -59,7 +59,7 @@ _FOREIGN = {
     b"\x80\x04": "a pickle of Python",
     b"\x80\x05": "a pickle of Python",
 }
-_DAMAGED = (OSError, EOFError, zlib.error)
+_DAMAGED = (OSError, EOFError, ValueError, zlib.error)
 
 
 class Source:
@@ -99,9 +99,9 @@ class Source:
                 raise unreadable(self.label, error) from None
             if not part:
                 break
-            if not isinstance(part, bytes):
+            if isinstance(part, str):
                 raise _text_stream(self.label)
-            parts.append(part)
+            parts.append(bytes(part))
             count += len(part)
         return b"".join(parts)
 
@@ -131,7 +131,9 @@ class Source:
 def opened(source: TableSource) -> Iterator[Source]:
     """Open a path, or read a stream or standard input from where it is."""
     if isinstance(source, str) and source == "-":
-        yield Source("standard input", PurePath("-"), sys.stdin.buffer)
+        # A notebook has none.
+        raw = getattr(sys.stdin, "buffer", io.BytesIO())
+        yield Source("standard input", PurePath("-"), raw)
         return
     if not isinstance(source, str | os.PathLike) and hasattr(source, "read"):
         if isinstance(source, io.TextIOBase):
@@ -140,7 +142,11 @@ def opened(source: TableSource) -> Iterator[Source]:
         path = PurePath(name) if isinstance(name, str) else PurePath("stream")
         yield Source(_label(path), path, source)
         return
-    path = as_path("source", source, fix="Pass a path, a stream of bytes, or - for standard input.")
+    path = as_path(
+        "source",
+        cast("str", source),
+        fix="Pass a path, a stream of bytes, or - for standard input.",
+    )
     with _open(path) as file:
         yield Source(_label(path), path, file, own=True)
 
@@ -153,7 +159,8 @@ def format_of(source: Source) -> str:
     for beginning, found in _BEGINNINGS.items():
         if source.head.startswith(beginning):
             return found
-    text = source.head.removeprefix(b"\xef\xbb\xbf").lstrip().lower()
+    # Marks of encodings, and the null bytes of UTF-16, say nothing about the format.
+    text = source.head.lstrip(b"\xef\xbb\xbf\xff\xfe").replace(b"\0", b"").lstrip().lower()
     foreign = [what for beginning, what in _FOREIGN.items() if source.head.startswith(beginning)]
     if text.startswith((b"<!doctype html", b"<html")):
         foreign = ["a web page"]

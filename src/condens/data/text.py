@@ -2,7 +2,6 @@
 
 import codecs
 import csv
-import math
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
@@ -34,6 +33,7 @@ _WINDOWS = {
     code: text for code in range(128, 160) if (text := bytes([code]).decode("cp1252", "ignore"))
 }
 _CONTROL = re.compile(rb"[\x00-\x08\x0e-\x1f]")
+_NUMBER = re.compile(r"[+-]?(\d+[.,]?\d*|[.,]\d+)([eE][+-]?\d+)?")
 _WITH_COMMA = re.compile(r"\s*[+-]?\d*,\d+([eE][+-]?\d+)?\s*")
 _WITH_POINT = re.compile(r"\s*[+-]?\d*\.\d+([eE][+-]?\d+)?\s*")
 
@@ -64,7 +64,7 @@ def chunks_of(source: Source, encoding: str | None) -> Iterator[bytes]:
             chunk = _recoded(source, decoder, chunk)
         if first:
             chunk = chunk.removeprefix(codecs.BOM_UTF8)
-            first, old_mac = False, b"\r" in chunk and b"\n" not in chunk
+            first, old_mac = False, b"\r" in chunk[:-1] and b"\n" not in chunk
         yield chunk.replace(b"\r", b"\n") if old_mac else chunk
     if decoder is not None:
         _recoded(source, decoder, b"", final=True)
@@ -89,6 +89,7 @@ def blocks_of(label: str, chunks: Iterable[bytes], delimiter: str | None) -> Ite
     line, rest, decoder = 1, b"", _Decoder(label)
     for chunk in chunks:
         data = rest + chunk
+        decoder.refuse_null(line, data)
         cut = _end_of_rows(label, line, data, delimiter)
         if cut:
             yield Block(line, decoder.decode(line, data[:cut]))
@@ -135,14 +136,14 @@ def _records(
                 return
             yield cells, reader.line_num
     except csv.Error as error:
-        wrong = line + max(reader.line_num, 1) - 1
+        long = "limit" in str(error)
         raise TableFileError(
             label,
-            got=f"has a row that cannot be read in line {wrong} ({error})".replace(
-                " - do you need to open the file with newline=''?", ""
-            ),
-            expected="cells of at most 131072 characters on lines of their own were expected",
-            fix="Look for a quote that is not closed, or a carriage return within the line.",
+            got=f"has {'an endless cell' if long else 'a carriage return'} in line "
+            f"{line + max(reader.line_num, 1) - 1}",
+            expected=f"cells of at most {csv.field_size_limit()} characters, and a line for every "
+            "row, were expected",
+            fix="Close the quote before it." if long else "Quote the cell, or remove it.",
         ) from None
 
 
@@ -164,8 +165,6 @@ class _Decoder:
         self.encoding: str | None = None  # none but ASCII yet
 
     def decode(self, line: int, data: bytes) -> bytes:
-        if b"\0" in data:
-            raise self._no_text(line + data.count(b"\n", 0, data.index(b"\0")))
         if data.isascii():
             return data
         if self.encoding != "cp1252":
@@ -182,6 +181,10 @@ class _Decoder:
         if found := _CONTROL.search(data):
             raise self._no_text(line + data.count(b"\n", 0, found.start()))
         return data.decode("latin-1").translate(_WINDOWS).encode()
+
+    def refuse_null(self, line: int, data: bytes) -> None:
+        if b"\0" in data:
+            raise self._no_text(line + data.count(b"\n", 0, data.index(b"\0")))
 
     def _no_text(self, line: int) -> TableFileError:
         return TableFileError(
@@ -227,7 +230,7 @@ def layout_of(
     for block in blocks:
         lines = block.data.decode().split("\n")[:-1]
         rows = _records(label, block.line, lines, delimiter)
-        cells, end = next(((cells, end) for cells, end in rows if cells), ([], 0))
+        cells, end = next(((c, end) for c, end in rows if "".join(c).strip()), ([], 0))
         if not cells:
             continue
         names = [cell.strip() for cell in cells]
@@ -248,15 +251,13 @@ def _after(data: bytes, n_lines: int) -> bytes:
 
 def _check_header(label: str, names: Sequence[str], line: int) -> None:
     """Refuse a first row of numbers; whole ones may be names, such as years."""
-    with suppress(ValueError):
-        numbers = [float(name.replace(",", ".")) for name in names]
-        if not all(name.isdecimal() for name in names) and all(map(math.isfinite, numbers)):
-            raise TableFileError(
-                label,
-                got=f"has numbers alone in line {line}",
-                expected="the names of the columns were expected in the first row",
-                fix="Add a header.",
-            )
+    if all(map(_NUMBER.fullmatch, names)) and not all(map(str.isdecimal, names)):
+        raise TableFileError(
+            label,
+            got=f"has numbers alone in line {line}",
+            expected="the names of the columns were expected in the first row",
+            fix="Add a header.",
+        )
 
 
 def _delimiter_of(label: str, sample: Sequence[str]) -> str:
