@@ -96,6 +96,16 @@ class ModelFileNotFoundError(ModelFileError, FileNotFoundError):
     errno = ENOENT
 
 
+class TableFileError(ArgumentError):
+    """A file of a table that cannot be read: damaged, of another kind, or with a wrong cell."""
+
+
+class TableFileNotFoundError(TableFileError, FileNotFoundError):
+    """A file of a table that does not exist."""
+
+    errno = ENOENT
+
+
 class CondensWarning(UserWarning):
     """Base class of every warning of condens."""
 
