@@ -7,7 +7,7 @@ import typer
 
 from condens.cli.console import say, show_table
 from condens.cli.models import load_model
-from condens.cli.options import Decimal, Delimiter, Encoding, Groups, Seed, Weights
+from condens.cli.options import Dates, Decimal, Delimiter, Encoding, Groups, Seed, Weights
 from condens.cli.tables import (
     Input,
     column,
@@ -29,6 +29,7 @@ def compare(
     delimiter: Delimiter = None,
     decimal: Decimal = None,
     encoding: Encoding = None,
+    dates: Dates = "refuse",
 ) -> None:
     """Compare models by the same rows, and tell which differences are more than chance.
 
@@ -49,7 +50,7 @@ def compare(
                 fix="Fit them with the same --target and --condition.",
             )
     numeric = [*numeric_names(first), *targets, *filter(None, [weights])]
-    table = Input(data, delimiter, decimal, encoding).read(numeric)
+    table = Input(data, delimiter, decimal, encoding, dates).read(numeric)
     found = judge(
         dict(loaded),
         take(table, names, "the models' column"),

@@ -42,8 +42,8 @@ def show_table(
 
     table = Table(title=None if title is None else Text(harmless(title)), title_justify="left")
     for place, head in enumerate(heads):
-        justify = "right" if right and place else "left"
-        table.add_column(Text(harmless(head)), justify=justify, overflow="fold")
+        shown = Text(harmless(head))
+        table.add_column(shown, justify="right" if right and place else "left", overflow="fold")
     for row in rows:
         table.add_row(*(Text(harmless(cell)) for cell in row))
     # Without a terminal nothing is cut to its width.

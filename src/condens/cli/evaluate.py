@@ -8,6 +8,7 @@ import typer
 from condens.cli.console import note, say, show_table
 from condens.cli.models import load_model
 from condens.cli.options import (
+    Dates,
     Decimal,
     Delimiter,
     Encoding,
@@ -42,6 +43,7 @@ def evaluate(
     delimiter: Delimiter = None,
     decimal: Decimal = None,
     encoding: Encoding = None,
+    dates: Dates = "refuse",
     force: Force = False,
 ) -> None:
     """Judge a model by rows with known targets, which it should not have been fitted to.
@@ -55,7 +57,7 @@ def evaluate(
     fitted = load_model(model)
     names, targets = condition_names(fitted), target_names(fitted)
     numeric = [*numeric_names(fitted), *targets, *filter(None, [weights])]
-    table = Input(data, delimiter, decimal, encoding).read(numeric)
+    table = Input(data, delimiter, decimal, encoding, dates).read(numeric)
     report = judge(
         fitted,
         take(table, names, "the model's column"),

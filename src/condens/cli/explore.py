@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from condens.cli.models import load_model
-from condens.cli.options import Decimal, Delimiter, Encoding, ModelFile
+from condens.cli.options import Dates, Decimal, Delimiter, Encoding, ModelFile
 from condens.cli.tables import Input, numeric_names, target_names
 from condens.errors import ArgumentError
 
@@ -41,6 +41,7 @@ def explore(
     delimiter: Delimiter = None,
     decimal: Decimal = None,
     encoding: Encoding = None,
+    dates: Dates = "refuse",
 ) -> None:
     """Open a page with the joint density of the targets: move a condition, click a value.
 
@@ -52,7 +53,7 @@ def explore(
     table = None
     if data is not None:
         numeric = [*numeric_names(fitted), *target_names(fitted)]
-        table = Input(data, delimiter, decimal, encoding).read(numeric)
+        table = Input(data, delimiter, decimal, encoding, dates).read(numeric)
     run(
         fitted,
         data=table,

@@ -11,6 +11,7 @@ import typer
 
 from condens.cli.console import note, say
 from condens.cli.options import (
+    Dates,
     Decimal,
     Delimiter,
     Encoding,
@@ -87,6 +88,7 @@ def fit(
     delimiter: Delimiter = None,
     decimal: Decimal = None,
     encoding: Encoding = None,
+    dates: Dates = "refuse",
     force: Force = False,
 ) -> None:
     """Fit a model to a table, write it to a file, and say in plain words how good it is.
@@ -102,7 +104,7 @@ def fit(
         "epochs": epochs,
     }
     parameters |= {name: value for name, value in given.items() if value is not None}
-    table = Input(data, delimiter, decimal, encoding).read(numeric=target)
+    table = Input(data, delimiter, decimal, encoding, dates).read(numeric=target)
     chosen = _columns(table, target, condition, ignore or (), weights, groups)
     kept, held = _divide(table, chosen.groups, test, seed)
     run = _run_directory(place) if resume is None else resume

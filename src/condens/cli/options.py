@@ -24,6 +24,9 @@ Decimal = Annotated[
 Encoding = Annotated[
     str | None, typer.Option(help="Of a text file, such as latin-1; recognised by default.")
 ]
+Dates = Annotated[
+    str, typer.Option(help="What to do with dates: refuse, or read them as seconds since 1970.")
+]
 Output = Annotated[
     Path | None,
     typer.Option(

@@ -7,7 +7,7 @@ import typer
 
 from condens.cli.console import note
 from condens.cli.models import load_model
-from condens.cli.options import Decimal, Delimiter, Encoding, Force, ModelFile, Source
+from condens.cli.options import Dates, Decimal, Delimiter, Encoding, Force, ModelFile, Source
 from condens.cli.tables import (
     Input,
     condition_names,
@@ -33,6 +33,7 @@ def plot(
     delimiter: Delimiter = None,
     decimal: Decimal = None,
     encoding: Encoding = None,
+    dates: Dates = "refuse",
     force: Force = False,
 ) -> None:
     """Draw the joint density of a row, the calibration, predictions, an effect or the training.
@@ -53,7 +54,7 @@ def plot(
 
     fitted = load_model(model)
     names, targets = condition_names(fitted), target_names(fitted)
-    table = Input(data, delimiter, decimal, encoding).read(numeric_names(fitted))
+    table = Input(data, delimiter, decimal, encoding, dates).read(numeric_names(fitted))
     X = take(table, names, "the model's column")  # noqa: N806
     known = all(name in table.column_names for name in targets)
     y: Any = take(table, targets, "the target") if known or kind in KINDS[1:3] else None

@@ -6,6 +6,7 @@ import typer
 
 from condens.cli.models import load_model
 from condens.cli.options import (
+    Dates,
     Decimal,
     Delimiter,
     Encoding,
@@ -59,6 +60,7 @@ def predict(
     delimiter: Delimiter = None,
     decimal: Decimal = None,
     encoding: Encoding = None,
+    dates: Dates = "refuse",
     force: Force = False,
 ) -> None:
     """Predict the targets of every row: mean, standard deviation, and what else is asked for.
@@ -78,7 +80,7 @@ def predict(
     targets = target_names(fitted) if log_density else []
     names, kept = condition_names(fitted), keep or []
     numeric = [*numeric_names(fitted), *targets]
-    source = Input(data, delimiter, decimal, encoding)
+    source = Input(data, delimiter, decimal, encoding, dates)
     with Writer(output, format, force=force) as writer:
         for part in source.batches(numeric, [*dict.fromkeys([*names, *targets, *kept])]):
             X, y = take(part, names, "the model's column"), take(part, targets, "the target")  # noqa: N806

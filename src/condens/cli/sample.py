@@ -6,6 +6,7 @@ import typer
 
 from condens.cli.models import load_model
 from condens.cli.options import (
+    Dates,
     Decimal,
     Delimiter,
     Encoding,
@@ -41,6 +42,7 @@ def sample(
     delimiter: Delimiter = None,
     decimal: Decimal = None,
     encoding: Encoding = None,
+    dates: Dates = "refuse",
     force: Force = False,
 ) -> None:
     """Draw targets for every row of a table: columns row, draw and the targets.
@@ -55,7 +57,7 @@ def sample(
         )
     fitted = load_model(model)
     names, targets = condition_names(fitted), target_names(fitted)
-    source = Input(data, delimiter, decimal, encoding)
+    source = Input(data, delimiter, decimal, encoding, dates)
     some = max(1, NUMBERS_AT_A_TIME // (number * len(targets)))
     with Writer(output, format, force=force) as writer:
         row = 0

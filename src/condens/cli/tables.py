@@ -41,6 +41,7 @@ class Input(NamedTuple):
     delimiter: str | None = None
     decimal: str | None = None
     encoding: str | None = None
+    dates: str = "refuse"
 
     def read(self, numeric: Sequence[str] = ()) -> "pa.Table":
         """Return the whole table; the columns in `numeric` must hold numbers."""
@@ -56,8 +57,8 @@ class Input(NamedTuple):
 
         return read_batches(self.source, numeric=numeric, columns=columns, **self._options())
 
-    def _options(self) -> dict[str, str | None]:
-        return {name: getattr(self, name) for name in ("delimiter", "decimal", "encoding")}
+    def _options(self) -> dict[str, Any]:
+        return {name: value for name, value in self._asdict().items() if name != "source"}
 
 
 def take(table: "pa.Table", names: Sequence[str], what: str) -> "pa.Table":
@@ -169,7 +170,7 @@ class Writer:
 
     def __enter__(self) -> Self:
         if self.path is not None:
-            self._file = self._stack.enter_context(writing(self.path))  # type: ignore[assignment]
+            self._file = self._stack.enter_context(writing(self.path))
         return self
 
     def __exit__(self, *error: Any) -> None:
