@@ -319,12 +319,16 @@ BROKEN = {
     "nested": ("t.parquet", as_parquet(pa.table({"a": [[1]]})), {"numeric": ["a"]}, "holds "
                "list<element: int64> in column 'a', but numbers or categories were expected. "
                "Convert it to columns of numbers or text, or leave the column out."),
-    "no JSON": ("t.jsonl", b'{"a": 1}\n\nx\n', {}, "cannot be read in line 3 (Invalid "
-                f"value), {OBJECTS}"),
+    "no JSON": ("t.jsonl", b'{"a": 1}\n\nx\n', {}, "cannot be read in line 3 (no object "
+                f"begins there), {OBJECTS}"),
+    "null": ("t.jsonl", b'null\n{"a": 1}\n', {}, "cannot be read in line 1 (no object begins "
+             f"there), {OBJECTS}"),
+    "cut JSON": ("t.jsonl", b'{"a": 1}\n{"a": 2\n', {}, "cannot be read in line 2 (Missing a comma "
+                 f"or '}}' after an object member), {OBJECTS}"),
     "kinds": ("t.jsonl", b'{"a": 1}\n{"a": "x"}\n', {}, "cannot be read in line 2 (Column(/a) "
               f"changed from number to string), {OBJECTS}"),
-    "array": ("t.json", b'[{"a": 1}]\n', {}, "cannot be read in line 1 (Column() changed from "
-              f"object to array), {OBJECTS}"),
+    "array": ("t.json", b'[{"a": 1}]\n', {}, "cannot be read in line 1 (no object begins "
+              f"there), {OBJECTS}"),
     "JSON text": ("t.jsonl", b'{"a": "1"}\n{"a": "x"}\n', {"numeric": ["a"]}, "holds 'x' in line "
                   f"2, column 'a', but numbers were expected. {CELL}"),
     "terminal": ("t.csv", b"\x1b[31m,b\n\x1b]0;\x07,2\n", {"numeric": ["\x1b[31m"]}, "holds "
