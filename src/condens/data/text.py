@@ -269,7 +269,7 @@ def _delimiter_of(label: str, sample: Sequence[str]) -> str:
     best, most = ",", (0.0, 0.0)
     for delimiter in DELIMITERS:
         with suppress(TableFileError):
-            rows = [row for row in _sampled(label, sample, delimiter) if row]
+            rows = [row for row in _sampled(label, sample, delimiter) if "".join(row).strip()]
             if not rows or len(rows[0]) < 2:
                 continue
             cells = [cell.strip() for row in rows[1:] for cell in row]
