@@ -14,6 +14,7 @@ from condens import GaussianMixture, MDNRegressor
 from condens.data import TableEncoder, TargetColumns
 from condens.errors import ArgumentError, KindError
 from condens.evaluation.permutation import importance
+from condens.evaluation.simulators import _rows_of
 
 KINDS = "but numbers or categories were expected."
 CELLS = "The argument must be a table with a string (in a DataFrame) or a number in every cell."
@@ -153,3 +154,11 @@ def test_evaluation_takes_either(regressors):
     found = [importance(m, *data) for m, *data in ((one, x, y), (two, table, target))]
     assert list(found[1].columns) == ["x", "town"]
     assert found[0].to_dict() == found[1].to_dict()
+
+
+def test_rows_of_observations_are_taken_by_position():
+    columns = {"a": [1.0, 2.0, 3.0], "b": [4.0, 5.0, 6.0]}
+    table = pa.table(columns)
+    for frame in (pd.DataFrame(columns, index=[7, 8, 9]), table, table.to_batches()[0]):
+        taken = _rows_of(frame, 3)(torch.tensor([2, 0]))
+        assert_array_equal(TargetColumns.of(taken).values, [[3.0, 6.0], [1.0, 4.0]])

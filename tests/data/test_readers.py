@@ -263,7 +263,10 @@ BROKEN = {
                     f"holds 'z' in line 5, column 'a', but numbers were expected. {CELL}"),
     "two points": ("t.csv", b"a;b\n1.234,5;2,5\n", {"numeric": ["a"]},
                    f"holds '1.234,5' in line 2, column 'a', but numbers were expected. {CELL}"),
-    "decimal": ("t.csv", b"a;b\n1,5;2.5\n", {"numeric": ["a"]}, "holds '1,5' in line 2, column "
+    "two decimals": ("t.csv", b"a;b\n1,5;2.5\n", {}, "holds numbers with a comma (1,5) and with a "
+                     'point (2.5), but one decimal separator was expected. Pass decimal="," or '
+                     'decimal=".": cells with the other one are text.'),
+    "decimal": ("t.csv", b'a,b\n"1,5",2.5\n', {"numeric": ["a"]}, "holds '1,5' in line 2, column "
                 "'a', but numbers were expected. Pass decimal=',' if that is the decimal "
                 "separator."),
     "infinite": ("t.csv", b"a\n1\n-inf\n", {"numeric": ["a"]}, "is -inf in line 3, column 'a', but "
@@ -319,12 +322,16 @@ BROKEN = {
     "nested": ("t.parquet", as_parquet(pa.table({"a": [[1]]})), {"numeric": ["a"]}, "holds "
                "list<element: int64> in column 'a', but numbers or categories were expected. "
                "Convert it to columns of numbers or text, or leave the column out."),
-    "no JSON": ("t.jsonl", b'{"a": 1}\n\nx\n', {}, "cannot be read in line 3 (Invalid "
-                f"value), {OBJECTS}"),
+    "no JSON": ("t.jsonl", b'{"a": 1}\n\nx\n', {}, "cannot be read in line 3 (no object "
+                f"begins there), {OBJECTS}"),
+    "null": ("t.jsonl", b'null\n{"a": 1}\n', {}, "cannot be read in line 1 (no object begins "
+             f"there), {OBJECTS}"),
+    "cut JSON": ("t.jsonl", b'{"a": 1}\n{"a": 2\n', {}, "cannot be read in line 2 (Missing a comma "
+                 f"or '}}' after an object member), {OBJECTS}"),
     "kinds": ("t.jsonl", b'{"a": 1}\n{"a": "x"}\n', {}, "cannot be read in line 2 (Column(/a) "
               f"changed from number to string), {OBJECTS}"),
-    "array": ("t.json", b'[{"a": 1}]\n', {}, "cannot be read in line 1 (Column() changed from "
-              f"object to array), {OBJECTS}"),
+    "array": ("t.json", b'[{"a": 1}]\n', {}, "cannot be read in line 1 (no object begins "
+              f"there), {OBJECTS}"),
     "JSON text": ("t.jsonl", b'{"a": "1"}\n{"a": "x"}\n', {"numeric": ["a"]}, "holds 'x' in line "
                   f"2, column 'a', but numbers were expected. {CELL}"),
     "terminal": ("t.csv", b"\x1b[31m,b\n\x1b]0;\x07,2\n", {"numeric": ["\x1b[31m"]}, "holds "
@@ -414,10 +421,34 @@ def test_wrong_arguments_are_named(arguments, error, message):
         assert str(raised.value) == message
 
 
+@pytest.mark.parametrize(
+    ("data", "table"),
+    [
+        ("x, m;y, m\n1,5;2,5\n", {"x, m": [1.5], "y, m": [2.5]}),
+        ("a,b|c\n1,u|v\n2,w|x\n", {"a": [1, 2], "b|c": ["u|v", "w|x"]}),
+        ("a;b\n1;x,y\n2;z\n", {"a": [1, 2], "b": ["x,y", "z"]}),
+        ("a\n1\n", {"a": [1]}),
+        ("a,b\n1,2", {"a": [1], "b": [2]}),
+        ("a;b\n1,5;2", {"a": [1.5], "b": [2]}),
+        ("a;b\n", None),
+    ],
+)
+def test_the_delimiter_is_the_one_that_fits_best(data, table):
+    if table is None:
+        with pytest.raises(
+            TableFileError, match="lacks the column 'x', but its columns are 'a', 'b'"
+        ):
+            read_table(io.BytesIO(data.encode()), columns=["x"])
+    else:
+        assert read_table(io.BytesIO(data.encode())).to_pydict() == table
+
+
 def test_what_is_said_is_not_guessed(tmp_path):
     path = tmp_path / "t.csv"
     path.write_text('a,b\n"1,5",x;y\n')
     assert read_table(path, decimal=",").to_pydict() == {"a": [1.5], "b": ["x;y"]}
+    path.write_text("a;b\n1,5;2.5\n")
+    assert read_table(path, decimal=",").to_pydict() == {"a": [1.5], "b": ["2.5"]}
     path.write_text("a:b\n1:2\n")
     assert read_table(path, delimiter=":").to_pydict() == {"a": [1], "b": [2]}
     path.write_bytes("ж\nя\n".encode("koi8-r"))

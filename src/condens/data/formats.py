@@ -5,6 +5,7 @@ import reprlib
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from difflib import get_close_matches
 from itertools import islice
 from typing import Any, Literal, NamedTuple
@@ -33,6 +34,8 @@ _CELL = "Correct the cell, empty it if the value is missing, or leave the column
 # What pyarrow raises on files that are damaged.
 _DAMAGED = (pa.ArrowException, OSError, EOFError, ValueError, OverflowError, MemoryError)
 
+_NO_OBJECT = re.compile(rb"^[ \t\r]*[^{ \t\r\n]", re.MULTILINE)
+
 Place = Callable[[int], str]
 
 
@@ -50,16 +53,27 @@ class Request(NamedTuple):
 
 def whole(source: TableSource, request: Request) -> pa.Table:
     """Return the table of a file, its columns of text as what they hold."""
-    with opened(source) as file:
+    with opened(source) as file, _guarded(file.label):
         reader = _reader(file, request)
         return reader.whole(list(_filled(file.label, reader.tables())))
 
 
 def batches(source: TableSource, request: Request) -> Iterator[pa.Table]:
     """Yield the table of a file in parts; only the numeric columns are converted."""
-    with opened(source) as file:
+    with opened(source) as file, _guarded(file.label):
         reader = _reader(file, request)
         yield from _filled(file.label, map(reader.steady, reader.tables()))
+
+
+@contextmanager
+def _guarded(label: str, what: str = "a table") -> Iterator[None]:
+    """Name the file in what pyarrow raises."""
+    try:
+        yield
+    except CondensError:
+        raise
+    except _DAMAGED as error:
+        raise unreadable(label, error, what) from None
 
 
 def _filled(label: str, tables: Iterator[pa.Table]) -> Iterator[pa.Table]:
@@ -251,6 +265,10 @@ class _JsonLines(_Reader):
             )
 
     def _parsed(self, block: text.Block, dates: Sequence[str] = ()) -> pa.Table:
+        # pyarrow crashes on some values that are no objects.
+        if found := _NO_OBJECT.search(block.data):
+            line = block.line + block.data.count(b"\n", 0, found.start())
+            raise self._damaged(f" in line {line}", "no object begins there")
         try:
             table = pa.json.read_json(
                 pa.BufferReader(block.data),
@@ -259,20 +277,19 @@ class _JsonLines(_Reader):
                     explicit_schema=pa.schema([(name, pa.string()) for name in dates])
                 ),
             )
-            found = [field.name for field in table.schema if kinds.is_timestamp(field.type)]
+            stamps = [field.name for field in table.schema if kinds.is_timestamp(field.type)]
         except (pa.ArrowInvalid, UnicodeDecodeError) as error:
-            raise self._damaged(block, error) from None
+            reason = str(error).removeprefix("JSON parse error: ")
+            row, lines = re.search(r" in row (\d+)$", reason), _json_lines(block)
+            if row and int(row[1]) < len(lines):
+                where, reason = f" in line {lines[int(row[1])]}", reason[: row.start()]
+            else:
+                where = ""
+            raise self._damaged(where, reason) from None
         # Text that looks like a date stays text until the whole column does.
-        return self._parsed(block, found) if found and not dates else table
+        return self._parsed(block, stamps) if stamps and not dates else table
 
-    def _damaged(self, block: text.Block, error: Exception) -> TableFileError:
-        reason = str(error).removeprefix("JSON parse error: ")
-        row = re.search(r" in row (\d+)$", reason)
-        numbers = _json_lines(block)
-        where = ""
-        if row and int(row[1]) < len(numbers):
-            where = f" in line {numbers[int(row[1])]}"
-            reason = reason[: row.start()]
+    def _damaged(self, where: str, reason: str) -> TableFileError:
         return TableFileError(
             self.label,
             got=f"cannot be read{where} ({printable(reason)[:200].rstrip('. ')})",
@@ -296,9 +313,9 @@ class _JsonLines(_Reader):
 
 def _json_place(block: text.Block, n_rows: int) -> Place:
     lines = _json_lines(block)
-    first = f"after line {block.line - 1}"
-    # Objects may take several lines.
-    return lambda row: f"line {lines[row]}" if len(lines) == n_rows else f"row {row} {first}"
+    after = f"row {{}} after line {block.line - 1}"
+    # A line may hold several objects.
+    return lambda row: f"line {lines[row]}" if len(lines) == n_rows else after.format(row)
 
 
 def _json_lines(block: text.Block) -> list[int]:
@@ -313,16 +330,12 @@ class _Typed(_Reader):
     what: str
 
     def tables(self) -> Iterator[pa.Table]:
-        try:
-            before = 0
+        before = 0
+        with _guarded(self.label, self.what):
             for table in self.parts():
                 table.validate(full=True)
                 yield self._converted(table, before)
                 before += len(table)
-        except CondensError:
-            raise
-        except _DAMAGED as error:
-            raise unreadable(self.label, error, self.what) from None
 
     @abstractmethod
     def parts(self) -> Iterator[pa.Table]:

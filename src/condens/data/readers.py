@@ -31,7 +31,7 @@ def read_table(
     r"""Read a table from a file.
 
     The format is that of the file's content or ending: CSV or TSV (gzip-compressed too), Parquet,
-    Arrow (Feather), or JSON lines. Of text, the delimiter (comma, semicolon, tab or |), the
+    Arrow (Feather), or JSON lines. Of text, the delimiter (comma, semicolon, tab or bar), the
     decimal separator and the encoding (UTF-8, UTF-16 with its mark, Windows-1252) are recognised;
     cells that are empty, NA, NaN or null are missing, and blanks around a cell are removed.
     Columns of text whose cells are all numbers or all true and false are read as such.

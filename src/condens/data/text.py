@@ -20,6 +20,7 @@ BLOCK_BYTES: Final = 1 << 22
 MAX_ROW_BYTES: Final = 1 << 24
 # Rows that are looked at to find the delimiter and the decimal separator.
 SAMPLE_ROWS: Final = 1000
+SAMPLE_CELLS: Final = 20_000
 # The comma last: it is the one that other files hold in their cells.
 DELIMITERS: Final = ("\t", ";", "|", ",")
 _BOMS = (
@@ -34,8 +35,8 @@ _WINDOWS = {
 }
 _CONTROL = re.compile(rb"[\x00-\x08\x0e-\x1f]")
 _NUMBER = re.compile(r"[+-]?(\d+[.,]?\d*|[.,]\d+)([eE][+-]?\d+)?")
-_WITH_COMMA = re.compile(r"\s*[+-]?\d*,\d+([eE][+-]?\d+)?\s*")
-_WITH_POINT = re.compile(r"\s*[+-]?\d*\.\d+([eE][+-]?\d+)?\s*")
+_WITH_COMMA = re.compile(r"[+-]?\d*,\d+([eE][+-]?\d+)?")
+_WITH_POINT = re.compile(r"[+-]?\d*\.\d+([eE][+-]?\d+)?")
 
 
 class Block(NamedTuple):
@@ -261,25 +262,50 @@ def _check_header(label: str, names: Sequence[str], line: int) -> None:
 
 
 def _delimiter_of(label: str, sample: Sequence[str]) -> str:
-    """Return the delimiter by which rows have as many cells as the header; two at least."""
-    best, share = ",", 0.0
+    """Return the delimiter by which most rows have the header's number of cells, two at least.
+
+    Among equals it is the one by which most cells are numbers.
+    """
+    best, most = ",", (0.0, 0.0)
     for delimiter in DELIMITERS:
         with suppress(TableFileError):
-            records = _records(label, 1, sample[:-1] if len(sample) > 1 else sample, delimiter)
-            widths = [len(cells) for cells, _ in islice(records, SAMPLE_ROWS) if cells]
-            if widths and widths[0] > 1 and widths.count(widths[0]) > share * len(widths):
-                best, share = delimiter, widths.count(widths[0]) / len(widths)
+            rows = [row for row in _sampled(label, sample, delimiter) if "".join(row).strip()]
+            if not rows or len(rows[0]) < 2:
+                continue
+            cells = [cell.strip() for row in rows[1:] for cell in row]
+            numbers = sum(map(bool, map(_NUMBER.fullmatch, cells)))
+            even = sum(len(row) == len(rows[0]) for row in rows)
+            score = even / len(rows), numbers / max(len(cells), 1)
+            if score > most:
+                best, most = delimiter, score
     return best
 
 
 def _decimal_of(label: str, sample: Sequence[str], delimiter: str) -> Decimal:
-    """Return the comma if some cells are numbers with one, and none are with a point."""
+    """Return the decimal separator of a sample; cells separated by commas have a point."""
     if delimiter == ",":
         return "."
-    rows = islice(_records(label, 1, sample, delimiter), 1, SAMPLE_ROWS)
-    cells = [cell for row, _ in rows for cell in row]
-    comma, point = (any(map(p.fullmatch, cells)) for p in (_WITH_COMMA, _WITH_POINT))
-    return "," if comma and not point else "."
+    cells = [cell.strip() for row in _sampled(label, sample, delimiter)[1:] for cell in row]
+    commas, points = (list(filter(form.fullmatch, cells)) for form in (_WITH_COMMA, _WITH_POINT))
+    if commas and points:
+        raise TableFileError(
+            label,
+            got=f"holds numbers with a comma ({commas[0]}) and with a point ({points[0]})",
+            expected="one decimal separator was expected",
+            fix='Pass decimal="," or decimal=".": cells with the other one are text.',
+        )
+    return "," if commas else "."
+
+
+def _sampled(label: str, sample: Sequence[str], delimiter: str) -> list[list[str]]:
+    """Return the first rows, fewer if they have many cells."""
+    rows, count = [], 0
+    for row, _ in islice(_records(label, 1, sample, delimiter), SAMPLE_ROWS):
+        rows.append(row)
+        count += len(row)
+        if count > SAMPLE_CELLS:
+            break
+    return rows
 
 
 def parsed(
