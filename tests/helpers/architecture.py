@@ -248,6 +248,7 @@ ROWS = (
             "predictions",
             "regressor",
             "scorers",
+            "summary",
         ),
         packages=("torch", "numpy"),
         lazy=("sklearn", "matplotlib"),
