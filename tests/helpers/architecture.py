@@ -284,9 +284,10 @@ ROWS = (
     Row(
         9,
         "explorer/",
-        "the local web page and its API",
-        packages=("starlette", "uvicorn"),
-        to_come=True,
+        "the local web page and its API; its page is in `static/`",
+        files=("app", "engine", "schema", "server", "views"),
+        packages=("torch", "numpy"),
+        lazy=("starlette", "uvicorn", "h11"),
     ),
     Row(10, "__init__.py", "the public names, imported when first used"),
 )
