@@ -388,6 +388,7 @@ class Requests:
             ask("cdf", {**target, "value": NUMBER}, ["target", "value"]),
             ask("log_prob", {"value": box}, ["value"]),
             ask("probability", {n: {**box, "default": {}} for n in ("lower", "upper")}),
+            ask("calibrated_intervals", {"coverage": {**FRACTION, "default": 0.9}}),
             ask("novelty"),
         ]
         return _object(

@@ -49,6 +49,8 @@ MIN_WEIGHT, MAX_ELLIPSES, ELLIPSE_POINTS = 0.01, 30, 33
 MAX_DATA_ROWS, MAX_REPORT_ROWS = 200_000, 5_000
 # Another category counts as this many standard deviations.
 CATEGORY_DISTANCE = 2.0
+# At least so many rows are near, and at most one in so many.
+MIN_NEAR, NEAR_PART = 20, 20
 
 
 @dataclass(frozen=True)
@@ -302,11 +304,14 @@ def density(state: State, request: Values) -> Values:
     subject, whole = state.subject, state.density
     coverages = sorted(set(request["coverages"]))
     lines = [whole.marginal(place) for place in range(whole.dimensions)]
-    ends = _quantiles(lines, (AXIS_TAIL, 1 - AXIS_TAIL))
+    tails = [AXIS_TAIL, *(0.5 * (1 - coverage) for coverage in coverages)]
+    found = _quantiles(lines, [*request["levels"], *tails, *(1 - tail for tail in tails)])
     drawn = draws(whole, LEVEL_DRAWS)
     shown_targets = _shown(state, request["targets"])
     grids = {}
-    targets = _numbers(state, lines, request["levels"], coverages)
+    targets = _numbers(state, lines, request["levels"], coverages, found)
+    n_levels = len(request["levels"])
+    ends = [(each[n_levels], each[n_levels + len(tails)]) for each in found]
     for dim in shown_targets:
         place = state.free.index(dim)
         curve, plane = _grids(lines[place], ends[place], request, subject.targets[dim])
@@ -322,7 +327,6 @@ def density(state: State, request: Values) -> Values:
         "pairs": _pairs(state, grids, drawn, coverages, request["encoding"]),
         "coverages": coverages,
         "region": _region(state, drawn, coverages),
-        "calibrated": _calibrated(state, coverages),
         "near": _near(state, request["near"]),
         "encoding": request["encoding"],
     }
@@ -426,15 +430,22 @@ def _axis(grid: Grid) -> Values:
 
 
 def _numbers(
-    state: State, lines: Sequence[Mixture], levels: Sequence[float], coverages: list[float]
+    state: State,
+    lines: Sequence[Mixture],
+    levels: Sequence[float],
+    coverages: list[float],
+    found: list[list[float]],
 ) -> list[Values]:
-    """Return moments, quantiles and intervals of every free target."""
-    tails = [0.5 * (1 - coverage) for coverage in coverages]
-    found = _quantiles(lines, [*levels, *tails, *(1 - tail for tail in tails)])
+    """Return moments, quantiles and intervals of every free target.
+
+    `found` are quantiles at the levels, then at the lower ends of axis and intervals, then at the
+    upper ones.
+    """
     moments = (state.density.mean.tolist(), state.density.stddev.tolist())
     numbers = []
     for dim, line, quantiles, mean, spread in zip(state.free, lines, found, *moments, strict=True):
         below, above = np.split(np.array(quantiles[len(levels) :]), 2)
+        below, above = below[1:], above[1:]
         if line.transforms[0].discrete:
             # The upper end of whole numbers is not the quantile of what lies below it.
             asked = torch.tensor(coverages, dtype=torch.float64)
@@ -536,21 +547,6 @@ def _region(state: State, drawn: Tensor, coverages: list[float]) -> list[Values]
     ]
 
 
-def _calibrated(state: State, coverages: list[float]) -> Values | None:
-    """Return calibrated intervals; None if there are none, which is so where targets are given."""
-    calibration = getattr(state.subject.model, "calibration_", None)
-    if calibration is None or state.given:
-        return None
-    network = state.subject.model.network_
-    whole = Predictions(network, state.condition[None], flat=False).densities(tail=True)
-    found = []
-    for coverage in coverages:
-        lower, upper = calibration.interval(whole, coverage)
-        found.append([_finite(p) for p in torch.stack([lower[0], upper[0]], -1).tolist()])
-    names = [state.subject.targets[dim] for dim in state.free]
-    return {name: [each[place] for each in found] for place, name in enumerate(names)}
-
-
 def _near(state: State, count: int) -> Values | None:
     """Return the targets of the rows of data whose conditions, and given targets, are nearest."""
     subject, rows = state.subject, state.subject.rows
@@ -570,7 +566,9 @@ def _near(state: State, count: int) -> Values | None:
         for dim, value in state.given.items():
             squares = squares + ((rows.target[:, dim] - value) / spread[dim]).square()
     squares = squares.nan_to_num(nan=math.inf)
-    found, order = squares.topk(min(count, len(rows)), largest=False)
+    # Of few rows most are not near.
+    most = max(MIN_NEAR, len(rows) // NEAR_PART)
+    found, order = squares.topk(min(count, most, len(rows)), largest=False)
     columns = [rows.target[order, dim].tolist() for dim in state.free]
     return {
         "n_rows": len(rows),
@@ -611,6 +609,8 @@ def _question(state: State, question: Values) -> Any:
         return _finite(getattr(whole, ask).tolist())
     if ask == "covariance":
         return [_finite(row) for row in whole.covariance_matrix.tolist()]
+    if ask == "calibrated_intervals":
+        return _calibrated(state, question["coverage"])
     if ask in ("quantiles", "interval", "cdf"):
         (dim,) = _free(state, [question["target"]])
         line = whole.marginal(dim)
@@ -631,6 +631,23 @@ def _question(state: State, question: Values) -> Any:
     )
     found = whole.probability(lower, upper, generator=Generator().manual_seed(0))
     return {"value": float(found.value), "standard_error": float(found.standard_error)}
+
+
+def _calibrated(state: State, coverage: float) -> dict[str, list[float | None]]:
+    """Return calibrated intervals of every target, without any that is given."""
+    model, targets = state.subject.model, state.subject.targets
+    if state.given or not hasattr(model, "calibration_"):
+        raise RequestError(
+            "calibrated_intervals",
+            code="not_calibrated",
+            got="were asked for " + ("with given targets" if state.given else "of this model"),
+            expected="they hold for all rows like those of calibrate(X, y)",
+            fix="Leave given out." if state.given else "Calibrate the model, and save it again.",
+        )
+    # With the tail, as the rows of calibrate were scored.
+    whole = Predictions(model.network_, state.condition[None], flat=False).densities(tail=True)
+    ends = torch.cat(model.calibration_.interval(whole, coverage)).T.tolist()
+    return dict(zip(targets, map(_finite, ends), strict=True))
 
 
 def _free(state: State, names: Iterable[str]) -> list[int]:
