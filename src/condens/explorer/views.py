@@ -38,7 +38,7 @@ Array = NDArray[np.float64]
 # Draws that find the contours: a standard error of 1.6 % for 50 %.
 LEVEL_DRAWS = 1000
 # Probability beyond either end of an axis, and how much longer it is than what lies between.
-AXIS_TAIL, AXIS_MARGIN = 1e-3, 0.03
+AXIS_TAIL, AXIS_MARGIN = 4e-3, 0.06
 # Quantiles that find the ends of an axis of constrained targets, twice.
 AXIS_POINTS = 18
 # Cells of whole numbers on one axis, of a line and of a plane.
@@ -220,11 +220,11 @@ def _state(subject: Subject, density: Mixture, condition: Tensor, given: Values)
         for dim, value in fixed.items():
             transform = density.transforms[dim]
             try:
-                transform.check(shown(subject.targets[dim]), torch.tensor([value]).double())
+                transform.check(shown(subject.targets[dim]), _doubles([value]))
             except ArgumentError as error:
                 raise RequestError(str(error), code="outside_support") from None
         dims = sorted(fixed)
-        log_prob = float(density.marginal(dims).log_prob(torch.tensor([fixed[d] for d in dims])))
+        log_prob = float(density.marginal(dims).log_prob(_doubles([fixed[d] for d in dims])))
         density = density.condition(fixed)
     return State(subject, density, free, condition, fixed, log_prob)
 
@@ -353,7 +353,7 @@ def _groups(keys: Sequence[Any]) -> list[list[int]]:
 
 def _quantiles(lines: Sequence[Mixture], levels: Sequence[float]) -> list[list[float]]:
     """Return quantiles of one-dimensional mixtures."""
-    asked = torch.tensor(levels, dtype=torch.float64)[:, None]
+    asked = _doubles(levels)[:, None]
     found: dict[int, list[float]] = {}
     for places in _groups([line.transforms for line in lines]):
         values = _stacked([lines[place] for place in places]).quantile(asked)
@@ -408,7 +408,7 @@ def _grids(line: Mixture, ends: Sequence[float], request: Values, name: str) -> 
     asked = request["limits"].get(name)
     if asked is not None and asked[0] < asked[1] and (asked[0] > 0 or not log):
         low, high = asked
-    start, end = transform.nearest(torch.tensor([low, high], dtype=torch.float64)).tolist()
+    start, end = transform.nearest(_doubles([low, high])).tolist()
     space = np.geomspace if log else np.linspace
     counts = (request["points"], request["pixels"])
     curve, plane = (
@@ -448,7 +448,7 @@ def _numbers(
         below, above = below[1:], above[1:]
         if line.transforms[0].discrete:
             # The upper end of whole numbers is not the quantile of what lies below it.
-            asked = torch.tensor(coverages, dtype=torch.float64)
+            asked = _doubles(coverages)
             below, above = (end.squeeze(-1).numpy() for end in line.interval(asked))
         numbers.append(
             {
@@ -615,16 +615,16 @@ def _question(state: State, question: Values) -> Any:
         (dim,) = _free(state, [question["target"]])
         line = whole.marginal(dim)
         if ask == "quantiles":
-            return _finite(line.quantile(torch.tensor(question["levels"]).double()).tolist())
+            return _finite(line.quantile(_doubles(question["levels"])).tolist())
         if ask == "interval":
             return _finite([float(end) for end in line.interval(question["coverage"])])
-        return float(line.cdf(torch.tensor([question["value"]]).double()))
+        return float(line.cdf(_doubles([question["value"]])))
     if ask == "log_prob":
         values = question["value"]
         if not values:
             return 0.0
         part = whole.marginal(_free(state, values))
-        return _finite([float(part.log_prob(torch.tensor([*values.values()]).double()))])[0]
+        return _finite([float(part.log_prob(_doubles([*values.values()])))])[0]
     lower, upper = (
         dict[int | str, float](zip(_free(state, ends), ends.values(), strict=True))
         for ends in (question["lower"], question["upper"])
@@ -716,6 +716,10 @@ KINDS = {"density": density, "sample": sample, "query": query, "python": python}
 
 
 # Values.
+
+
+def _doubles(values: Sequence[float]) -> Tensor:
+    return torch.tensor(values, dtype=torch.float64)
 
 
 def _finite(values: Sequence[float]) -> list[float | None]:
