@@ -256,7 +256,7 @@ class Explorer {
 
   // The view: what a link holds.
 
-  restore(state) {
+  restore({ note = "", ...state }) {
     this.state = structuredClone(state);
     this.held = {};
     for (const [name, show] of this.controls) show(this.state.condition[name]);
@@ -268,6 +268,7 @@ class Explorer {
     });
     this.showTab();
     this.update();
+    this.note = note;
   }
 
   /** Return the view of the address, its parts checked against the model; null if it has none. */
@@ -292,7 +293,7 @@ class Explorer {
       }
       if (given.tab === "calibration") state.tab = given.tab;
     } catch {
-      fault("The link cannot be read; this is the view at the start.");
+      state.note = "The link cannot be read; this is the view at the start.";
     }
     return state;
   }
@@ -346,10 +347,12 @@ class Explorer {
   }
 
   update() {
+    this.note = "";
     this.write();
     this.wanted = true;
     if (!this.asking) requestAnimationFrame(() => this.ask());
     this.asking = true;
+    id("plot").setAttribute("aria-busy", "true");
   }
 
   async ask() {
@@ -358,10 +361,9 @@ class Explorer {
       const started = performance.now();
       try {
         const answer = await post("/api/density", this.request());
-        fault("");
+        fault(this.note);
         this.show(answer);
-        // For measurements, by people and by tests.
-        document.documentElement.dataset.milliseconds = (performance.now() - started).toFixed(1);
+        performance.measure("condens-view", { start: started });
       } catch (error) {
         if (error.busy) {
           this.wanted = true;
@@ -372,6 +374,7 @@ class Explorer {
       }
     }
     this.asking = false;
+    id("plot").setAttribute("aria-busy", "false");
   }
 
   show(answer) {
@@ -389,7 +392,6 @@ class Explorer {
     this.speaking = setTimeout(() => say(this.words()), 700);
     clearTimeout(this.resting);
     this.resting = setTimeout(() => this.calibrate(), 250);
-    document.documentElement.dataset.answers = 1 + Number(document.documentElement.dataset.answers ?? 0);
   }
 
   /** Fill in calibrated intervals, which take longer, once the view is at rest. */
