@@ -211,7 +211,7 @@ def test_a_link_brings_the_view_back(browser, service, model):
         assert visit.page.locator("#fault").is_visible()
 
 
-def test_downloads(browser, service, model):
+def test_what_can_be_taken_away(browser, service, model):
     with Visit(browser, service) as visit:
         with visit.page.expect_download() as waiting:
             visit.page.get_by_role("button", name="CSV").click()
@@ -232,10 +232,6 @@ def test_downloads(browser, service, model):
         data = Path(waiting.value.path()).read_bytes()
         assert data[:8] == b"\x89PNG\r\n\x1a\n"
         assert int.from_bytes(data[16:20], "big") > 400
-
-
-def test_copy_as_python(browser, service, model):
-    with Visit(browser, service) as visit:
         visit.page.get_by_role("button", name="Copy as Python").click()
         visit.page.wait_for_selector("#copy-python:text('Copied')")
         code = visit.page.evaluate("navigator.clipboard.readText()")
@@ -243,6 +239,7 @@ def test_copy_as_python(browser, service, model):
         assert "predict_dist(X, tail=False)[0]" in code
 
 
+@pytest.mark.slow
 def test_the_report_and_tabs_by_keyboard(browser, service):
     with Visit(browser, service) as visit:
         visit.page.get_by_role("tab", name="Density").focus()
@@ -267,16 +264,12 @@ def test_nothing_keeps_a_reader_out(browser, service, size, scheme):
         assert [(one["id"], one["nodes"][0]["html"]) for one in found["violations"]] == []
 
 
-def test_names_stay_text(browser, service):
+def test_names_stay_text_and_data_can_be_hidden(browser, service):
     with Visit(browser, service) as visit:
         body = visit.page.locator("body").inner_text()
         assert SCRIPT in body
         assert "\u202e" not in body
         assert visit.page.locator("img").count() == 0
-
-
-def test_the_data_are_shown_and_can_be_hidden(browser, service):
-    with Visit(browser, service) as visit:
         assert f"20 of {len(TARGETS)} rows" in visit.page.locator("#near").inner_text()
         before = visit.page.evaluate("corner.toDataURL()")
         visit.page.get_by_label("Data near the condition").uncheck()

@@ -233,6 +233,7 @@ def test_the_description_holds_no_row(model):
             assert math.isnan(value) or repr(float(value)) not in text
 
 
+@pytest.mark.slow
 def test_the_report(model):
     text = views.Subject.of(model, "m", DATA[:60]).report
     assert text.startswith("<!doctype html>")

@@ -34,7 +34,7 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 Application = Callable[[MutableMapping[str, Any], Receive, Send], Awaitable[None]]
 
-LOG = logging.getLogger("condens.explorer")
+LOG = logging.getLogger(__name__)
 STATIC = Path(__file__).parent / "static"
 TYPES = {
     ".html": "text/html; charset=utf-8",

@@ -15,7 +15,7 @@ from condens.errors import CondensError
 from condens.explorer.schema import RequestError
 from condens.explorer.views import Subject, Values, answer_all
 
-LOG = logging.getLogger("condens.explorer")
+LOG = logging.getLogger(__name__)
 
 N_WORKERS = 2
 # What a request costs, about, in units of the cheapest one.
