@@ -163,6 +163,7 @@ class State(NamedTuple):
     condition: Tensor
     given: dict[int, float]
     log_prob_given: float
+    novelty: float
 
 
 def answer_all(
@@ -179,10 +180,9 @@ def answer_all(
             subject.table([request["condition"] for _, request in asked]), "condition"
         )
         found = Predictions(subject.model.network_, condition, flat=False).densities(tail=False)
-        return [
-            _answer(kind, subject, found[place], condition[place], request)
-            for place, (kind, request) in enumerate(asked)
-        ]
+        novelty = subject.model.novelty_(condition).tolist()
+        rows = zip(found, condition, novelty, asked, strict=True)
+        return [_answer(subject, *row) for row in rows]
 
 
 def answer(subject: Subject, kind: str, request: Values) -> Values:
@@ -194,16 +194,23 @@ def answer(subject: Subject, kind: str, request: Values) -> Values:
 
 
 def _answer(
-    kind: str, subject: Subject, density: Mixture, condition: Tensor, request: Values
+    subject: Subject,
+    density: Mixture,
+    condition: Tensor,
+    novelty: float,
+    asked: tuple[str, Values],
 ) -> Values | CondensError:
+    kind, request = asked
     try:
-        state = _state(subject, density, condition, request["given"])
+        state = _state(subject, density, condition, request["given"], novelty)
         return KINDS[kind](state, request)
     except CondensError as error:
         return error
 
 
-def _state(subject: Subject, density: Mixture, condition: Tensor, given: Values) -> State:
+def _state(
+    subject: Subject, density: Mixture, condition: Tensor, given: Values, novelty: float
+) -> State:
     """Return the density of the free targets, given values of the others."""
     fixed = {subject.targets.index(name): value for name, value in given.items()}
     free = [dim for dim in range(density.dimensions) if dim not in fixed]
@@ -226,7 +233,7 @@ def _state(subject: Subject, density: Mixture, condition: Tensor, given: Values)
         dims = sorted(fixed)
         log_prob = float(density.marginal(dims).log_prob(_doubles([fixed[d] for d in dims])))
         density = density.condition(fixed)
-    return State(subject, density, free, condition, fixed, log_prob)
+    return State(subject, density, free, condition, fixed, log_prob, novelty)
 
 
 # The model.
@@ -373,7 +380,7 @@ def _about(state: State) -> Values:
     return {
         "given": {subject.targets[dim]: value for dim, value in state.given.items()},
         "log_prob_given": _finite([state.log_prob_given])[0],
-        "novelty": _finite(model.novelty_(state.condition[None]).tolist())[0],
+        "novelty": _finite([state.novelty])[0],
         "outside": [column.name for column, where, _ in found if bool(outside[where].any())],
         "unknown": [
             column.name
@@ -604,7 +611,7 @@ def query(state: State, request: Values) -> Values:
 def _question(state: State, question: Values) -> Any:
     ask, whole = question["ask"], state.density
     if ask == "novelty":
-        return _finite(state.subject.model.novelty_(state.condition[None]).tolist())[0]
+        return _finite([state.novelty])[0]
     if ask in ("mean", "stddev"):
         return _finite(getattr(whole, ask).tolist())
     if ask == "covariance":
