@@ -168,6 +168,7 @@ NONSENSE = {
 }
 # What is nonsense elsewhere and means something here.
 MEANT = {
+    ("store_summary", "minus one"),
     ("verbose", "minus one"),
     ("warm_start", "minus one"),
     ("floor", "number"),

@@ -254,6 +254,7 @@ ROWS = (
             "predictions",
             "regressor",
             "scorers",
+            "summary",
         ),
         packages=("torch", "numpy"),
         lazy=("sklearn", "matplotlib"),
@@ -282,9 +283,10 @@ ROWS = (
     Row(
         9,
         "explorer/",
-        "the local web page and its API",
-        packages=("starlette", "uvicorn"),
-        to_come=True,
+        "the local web page and its API; its page is in `static/`",
+        files=("app", "engine", "schema", "server", "views"),
+        packages=("torch", "numpy"),
+        lazy=("starlette", "uvicorn", "h11"),
     ),
     Row(
         10,

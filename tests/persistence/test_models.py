@@ -205,7 +205,7 @@ class TestFile:
         record = json.loads(metadata["condens"])
         assert record.pop("sha256")
         assert record == {
-            "format": 6,
+            "format": 7,
             "versions": {"condens": condens.__version__, "torch": torch.__version__},
             "document": {
                 "kind": "network",

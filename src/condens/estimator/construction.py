@@ -494,6 +494,7 @@ CHECKS: Mapping[str, Check] = {
     ),
     "directory": _optional(_directory),
     "device": _optional(_device),
+    "store_summary": check_flag,
     "warm_start": check_flag,
     "verbose": check_flag,
 }

@@ -19,6 +19,7 @@ from condens.data import TableEncoder
 from condens.errors import ArgumentError, ModelFileError
 from condens.estimator.construction import check_parameter
 from condens.estimator.inputs import Inputs
+from condens.estimator.summary import Summary
 from condens.evaluation.baselines import Baselines
 from condens.evaluation.conformal import Calibration
 from condens.evaluation.novelty import Novelty
@@ -50,6 +51,7 @@ PLAIN_PARAMETERS = (
     "n_members",
     "random_state",
     "rank",
+    "store_summary",
     "validation_fraction",
     "verbose",
     "warm_start",
@@ -68,6 +70,7 @@ class Fitted(NamedTuple):
         baselines: simple densities fitted to the same rows.
         novelty: what conditions are usual among them.
         seed: that the rows held out were drawn with.
+        summary: of the columns of these rows, if it is to be stored.
         calibration: scores of rows that were not trained on, if there were any.
         notes: JSON values of the user's.
     """
@@ -78,6 +81,7 @@ class Fitted(NamedTuple):
     baselines: Baselines
     novelty: Novelty
     seed: int
+    summary: Summary | None = None
     calibration: Calibration | None = None
     notes: Mapping[str, Any] = MappingProxyType({})
 
@@ -97,6 +101,7 @@ def to_dict(parameters: Mapping[str, Any], fitted: Fitted) -> tuple[Document, di
         "parameters": {name: _plain(parameters[name]) for name in PLAIN_PARAMETERS},
         "seed": fitted.seed,
         "settings": None if settings is None else Settings.given(settings).to_dict(),
+        "summary": None if fitted.summary is None else fitted.summary.to_dict(),
     }
     tensors = network.state_dict(prefix="network.")
     for kind, part in (("baselines", fitted.baselines), ("novelty", fitted.novelty)):
@@ -123,7 +128,7 @@ def from_dict(
     made = None if backbone is None else _made(backbone, encoder, architecture, has_backbone)
     network = network_from_dict(architecture, tensors, prefix="network.", backbone=made)
     with _refusing():
-        settings = document["settings"]
+        settings, summary = document["settings"], document["summary"]
         parameters = {
             **document["parameters"],
             "backbone": missing_backbone if has_backbone else None,
@@ -153,6 +158,7 @@ def from_dict(
                 encoder.categories,
             ),
             as_whole("seed", document["seed"], 0, 2**31 - 1, fix="Save the model again."),
+            None if summary is None else Summary.from_dict(summary, encoder, targets),
             _calibration(tensors, targets),
             {**document["notes"]},
         )

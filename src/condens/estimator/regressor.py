@@ -44,6 +44,7 @@ from condens.estimator.document import Fitted, from_dict, to_dict
 from condens.estimator.effects import Sweep
 from condens.estimator.inputs import Division, Inputs, divide
 from condens.estimator.predictions import Array, Predictions, draw_seed
+from condens.estimator.summary import Summary
 from condens.evaluation.baselines import Baselines
 from condens.evaluation.conformal import Calibration, Region
 from condens.evaluation.novelty import Novelty
@@ -137,6 +138,8 @@ class MDNRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
             the CPU.
         callbacks: a function, or a list of them, called with every `condens.training.Epoch`
             that ends; one that returns True stops the fit.
+        store_summary: keep ranges, quantiles and histograms of the columns in the model and its
+            file, for the explorer's sliders; no row can be read off them. See `summary_`.
         warm_start: let `fit` continue from the network and the scales of the last one. Pass
             the same rows then, or only new ones: those held out before are held out again.
         verbose: show progress.
@@ -157,6 +160,8 @@ class MDNRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         baselines_: the unconditional Gaussian and a linear model of the same rows, see
             `condens.evaluation.Baselines`.
         novelty_: what conditions are usual among them, see `novelty`.
+        summary_: of the columns of these rows, see `condens.estimator.summary.Summary`; only with
+            `store_summary`.
         calibration_: scores of the rows of `calibrate`, if there were any.
         notes_: JSON values of yours that go with the model into its file, by name; none after a
             fit.
@@ -183,6 +188,7 @@ class MDNRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     inputs_: Inputs
     baselines_: Baselines
     novelty_: Novelty
+    summary_: Summary
     calibration_: Calibration
     notes_: dict[str, Any]
     seed_: int
@@ -212,6 +218,7 @@ class MDNRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         directory: str | os.PathLike[str] | None = None,
         device: str | torch.device | None = None,
         callbacks: Callable[[Epoch], object] | Sequence[Callable[[Epoch], object]] | None = None,
+        store_summary: bool = True,
         warm_start: bool = False,
         verbose: bool = False,
         random_state: int | np.random.RandomState | None = None,
@@ -238,6 +245,7 @@ class MDNRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         self.directory = directory
         self.device = device
         self.callbacks = callbacks
+        self.store_summary = store_summary
         self.warm_start = warm_start
         self.verbose = verbose
         self.random_state = random_state
@@ -360,7 +368,8 @@ class MDNRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         found = set_adjustment(network, rows, combine_settings(parameters, Settings()), wide)
         history = replace(self.history_, adjustment=found)
         references = (self.baselines_, self.novelty_, self.seed_)
-        return self._set(Fitted(self.inputs_, network, history, *references))
+        summary = getattr(self, "summary_", None)
+        return self._set(Fitted(self.inputs_, network, history, *references, summary))
 
     # Predicting.
 
@@ -697,6 +706,7 @@ class MDNRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
             self.baselines_,
             self.novelty_,
             self.seed_,
+            getattr(self, "summary_", None),
             getattr(self, "calibration_", None),
             self.notes_,
         )
@@ -845,7 +855,8 @@ class MDNRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         """Take what a fit has learned, at once, so that no signal comes between."""
         learned = {f"{name}_": v for name, v in fitted._asdict().items() if v is not None}
         learned["notes_"] = {**fitted.notes}  # one that can be added to
-        self.__dict__.pop("calibration_", None)
+        for name in ("calibration_", "summary_"):
+            self.__dict__.pop(name, None)
         self.__dict__.update(learned)
         return self
 
@@ -919,7 +930,9 @@ class MDNRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         if keep and self.network_.tail is not None and references[0] is self.baselines_:
             wide = copy.deepcopy(self.network_.tail)
         history.adjustment = set_adjustment(network, division.adjustment, settings, wide)
-        self._set(Fitted(inputs, network, history, *references, seed))
+        stores = parameters["store_summary"]
+        summary = self._summary(inputs, division.rows, keep=keep) if stores else None
+        self._set(Fitted(inputs, network, history, *references, seed, summary))
         if interrupted.is_set():
             raise KeyboardInterrupt(f"fit was interrupted {how_far(history)}. The model has them.")
         if division.calibration is not None:
@@ -943,6 +956,13 @@ class MDNRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
             Baselines.fit(condition, target, weights, inputs.transforms, codes, names),
             Novelty.fit(condition, weights, codes, encoder.gaps),
         )
+
+    def _summary(self, inputs: Inputs, rows: Rows, *, keep: bool) -> Summary:
+        """Return a summary of the rows; in a model that goes on, of the most rows so far."""
+        known: Summary | None = getattr(self, "summary_", None) if keep else None
+        if known is not None and len(rows) < known.n_rows:
+            return known
+        return Summary.of(rows, inputs.encoder)
 
     def _train(
         self,
