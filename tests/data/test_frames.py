@@ -4,6 +4,7 @@ import datetime
 
 import numpy as np
 import pandas as pd
+import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
@@ -12,6 +13,7 @@ from numpy.testing import assert_array_equal
 
 from condens import GaussianMixture, MDNRegressor
 from condens.data import TableEncoder, TargetColumns
+from condens.data.frames import columns_of, names_of, select, take_rows
 from condens.errors import ArgumentError, KindError
 from condens.evaluation.permutation import importance
 from condens.evaluation.simulators import _rows_of
@@ -162,3 +164,12 @@ def test_rows_of_observations_are_taken_by_position():
     for frame in (pd.DataFrame(columns, index=[7, 8, 9]), table, table.to_batches()[0]):
         taken = _rows_of(frame, 3)(torch.tensor([2, 0]))
         assert_array_equal(TargetColumns.of(taken).values, [[3.0, 6.0], [1.0, 4.0]])
+
+
+@pytest.mark.parametrize("kind", ["pandas", "polars", "pyarrow"])
+def test_some_columns_and_rows(kind):
+    columns = {"a": [1, 2, 3], "b": [4, 5, 6], "c": [7, 8, 9]}
+    make = {"pandas": pd.DataFrame, "polars": pl.DataFrame, "pyarrow": pa.table}[kind]
+    found = take_rows(select(make(columns), ("c", "a")), np.array([2, 0]))
+    assert names_of(found) == ["c", "a"]
+    assert [list(column) for column in columns_of(found, "X")[1]] == [[9, 7], [3, 1]]

@@ -33,6 +33,19 @@ def is_frame(table: Any) -> bool:
     return hasattr(type(table), "columns")
 
 
+def select(frame: Any, names: Sequence[Any]) -> Any:
+    """Return a frame with some of its columns."""
+    chosen = list(names)
+    return frame[chosen] if hasattr(type(frame), "iloc") else frame.select(chosen)
+
+
+def take_rows(frame: Any, rows: NDArray[np.integer[Any]]) -> Any:
+    """Return a frame with some of its rows, by their numbers."""
+    if hasattr(type(frame), "iloc"):
+        return frame.iloc[rows]
+    return frame.take(rows) if hasattr(type(frame), "take") else frame[rows.tolist()]
+
+
 def names_of(frame: Any) -> list[Any]:
     """Return the names of a frame's columns."""
     return list(frame.column_names if hasattr(type(frame), "column_names") else frame.columns)

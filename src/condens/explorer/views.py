@@ -18,7 +18,7 @@ from torch import Generator, Tensor
 
 from condens._version import __version__
 from condens.data.encoder import Categories
-from condens.data.frames import Category, Codes, is_frame
+from condens.data.frames import Category, Codes, is_frame, names_of, select, take_rows
 from condens.data.rows import Rows
 from condens.data.table import Table, TableLike
 from condens.distributions import GaussianMixture, Mixture, TransformedMixture
@@ -757,9 +757,9 @@ def _divide(data: TableLike, subject: "Subject") -> tuple[Any, Any]:
             "data",
             got=f"is a {type(data).__name__}",
             expected="a data frame with the conditions and the targets was expected",
-            fix="Pass a DataFrame of pandas or polars.",
+            fix="Pass one of pandas, polars or pyarrow.",
         )
-    model, columns = subject.model, list(frame.columns)
+    model, columns = subject.model, names_of(frame)
     width = len(subject.conditions)
     if model.encoder_.feature_names is None or model.target_names_ is None:
         if len(columns) != width + len(subject.targets):
@@ -769,7 +769,7 @@ def _divide(data: TableLike, subject: "Subject") -> tuple[Any, Any]:
                 expected=f"the model has {width} conditions and {len(subject.targets)} targets",
                 fix="Pass those, the conditions first, or start without data.",
             )
-        return frame[columns[:width]], frame[columns[width:]]
+        return select(frame, columns[:width]), select(frame, columns[width:])
     names = [column.name for column in subject.conditions]
     missing = [name for name in (*names, *subject.targets) if name not in columns]
     if missing:
@@ -779,10 +779,10 @@ def _divide(data: TableLike, subject: "Subject") -> tuple[Any, Any]:
             expected="the conditions and the targets of the model were expected",
             fix="Add them, or start without data.",
         )
-    return frame[names], frame[list(subject.targets)]
+    return select(frame, names), select(frame, subject.targets)
 
 
 def _some(frame: Any, most: int) -> Any:
     """Return at most so many rows of a frame, evenly chosen."""
     places = np.linspace(0, len(frame) - 1, min(most, len(frame))).astype(int)
-    return frame.iloc[places] if hasattr(type(frame), "iloc") else frame[places.tolist()]
+    return take_rows(frame, places)
