@@ -49,13 +49,13 @@ def explore(
     """
     from condens.explorer.server import run
 
-    fitted = load_model(model)
     table = None
     if data is not None:
+        fitted = load_model(model)
         numeric = [*numeric_names(fitted), *target_names(fitted)]
         table = Input(data, delimiter, decimal, encoding, dates).read(numeric)
     run(
-        fitted,
+        model,
         data=table,
         host=host,
         port=port,
@@ -84,7 +84,7 @@ def serve(
     from condens.explorer.server import run
 
     run(
-        load_model(model),
+        model,
         host=host,
         port=port,
         page=False,
