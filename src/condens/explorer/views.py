@@ -759,7 +759,9 @@ def _divide(data: TableLike, subject: "Subject") -> tuple[Any, Any]:
             expected="a data frame with the conditions and the targets was expected",
             fix="Pass a DataFrame of pandas or polars.",
         )
-    model, columns = subject.model, list(frame.columns)
+    model = subject.model
+    # The columns of a table of pyarrow are arrays.
+    columns = list(getattr(frame, "column_names", frame.columns))
     width = len(subject.conditions)
     if model.encoder_.feature_names is None or model.target_names_ is None:
         if len(columns) != width + len(subject.targets):
@@ -769,7 +771,7 @@ def _divide(data: TableLike, subject: "Subject") -> tuple[Any, Any]:
                 expected=f"the model has {width} conditions and {len(subject.targets)} targets",
                 fix="Pass those, the conditions first, or start without data.",
             )
-        return frame[columns[:width]], frame[columns[width:]]
+        return _take(frame, columns[:width]), _take(frame, columns[width:])
     names = [column.name for column in subject.conditions]
     missing = [name for name in (*names, *subject.targets) if name not in columns]
     if missing:
@@ -779,10 +781,17 @@ def _divide(data: TableLike, subject: "Subject") -> tuple[Any, Any]:
             expected="the conditions and the targets of the model were expected",
             fix="Add them, or start without data.",
         )
-    return frame[names], frame[list(subject.targets)]
+    return _take(frame, names), _take(frame, list(subject.targets))
+
+
+def _take(frame: Any, names: list[Any]) -> Any:
+    """Return some columns of a frame of pandas, polars or pyarrow."""
+    return frame[names] if hasattr(type(frame), "iloc") else frame.select(names)
 
 
 def _some(frame: Any, most: int) -> Any:
     """Return at most so many rows of a frame, evenly chosen."""
     places = np.linspace(0, len(frame) - 1, min(most, len(frame))).astype(int)
-    return frame.iloc[places] if hasattr(type(frame), "iloc") else frame[places.tolist()]
+    if hasattr(type(frame), "iloc"):
+        return frame.iloc[places]
+    return frame.take(places) if hasattr(frame, "column_names") else frame[places.tolist()]
