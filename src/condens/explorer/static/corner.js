@@ -177,7 +177,9 @@ export class Corner {
       const intervals = [...target.intervals].reverse();
       intervals.forEach(([low, high], i) => {
         context.globalAlpha = 0.18 + (0.2 * (i + 1)) / intervals.length;
-        path(context, low ?? -Infinity, high ?? Infinity);
+        // The cell of a whole number reaches half a step to either side.
+        const half = target.axis.step / 2;
+        path(context, (low ?? -Infinity) - half, (high ?? Infinity) + half);
         context.fill();
       });
       context.globalAlpha = 1;
@@ -357,11 +359,11 @@ export class Corner {
     context.font = `600 ${small ? 11 : 12}px ${FONT}`;
     context.textAlign = "center";
     context.textBaseline = turn ? "middle" : "top";
-    let length = 40;
-    let text = clean(name, length);
-    while (context.measureText(text).width > room && length > 3) {
-      length -= 1;
-      text = clean(name, length);
+    // Names that are alike often differ at the end: letters are left out in the middle.
+    const letters = Array.from(clean(name, 400));
+    let text = letters.join("");
+    for (let kept = Math.min(letters.length, 40); context.measureText(text).width > room && kept > 2; kept -= 1) {
+      text = `${letters.slice(0, Math.ceil(kept / 2)).join("")}…${letters.slice(-Math.floor(kept / 2)).join("")}`;
     }
     context.fillText(text, 0, 0);
     context.restore();

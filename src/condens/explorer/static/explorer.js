@@ -58,6 +58,8 @@ class Explorer {
     id("show-data-label").hidden = model.data === null;
     id("fix-axes-label").hidden = model.targets.every((one) => one.low === null);
     id("hint").hidden = model.targets.length < 2;
+    id("show-components").parentElement.hidden = model.targets.length < 2;
+    id("picture-title").textContent = model.targets.length < 2 ? "Density" : "Joint density";
     this.legend();
     for (const [name, key] of [["show-components", "components"], ["show-data", "data"], ["fix-axes", "fixed"]]) {
       id(name).addEventListener("change", (event) => {
@@ -185,8 +187,8 @@ class Explorer {
   legend() {
     const entries = [
       ["density", "median; 50 % and 90 % intervals"],
-      ["contour", "50 % and 90 % regions"],
-      ["component", "components, one standard deviation"],
+      ...(this.model.targets.length > 1
+        ? [["contour", "50 % and 90 % regions"], ["component", "components, one standard deviation"]] : []),
       ...(this.model.data === null ? [] : [["data", "data near the condition"]]),
     ];
     id("legend").replaceChildren(...entries.map(([kind, words]) => {
