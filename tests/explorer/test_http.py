@@ -8,7 +8,6 @@ import os
 import signal
 import subprocess
 import sys
-import textwrap
 import threading
 import time
 from pathlib import Path
@@ -30,9 +29,13 @@ from helpers.explorers import (
     serving,
 )
 
+import condens
+from condens import MDNRegressor
 from condens.errors import ArgumentError
 from condens.explorer import app, engine, server
 from condens.explorer.server import prepare
+from condens.nn import MixtureNetwork
+from condens.persistence import save
 
 QUERY = {"condition": CONDITION, "questions": [{"ask": "mean"}]}
 
@@ -341,6 +344,25 @@ def test_a_sender_that_goes_away(service):
             connection.sendall(head(service, "POST", "/api/density", 1000) + b"{")
 
 
+def test_too_many_connections(service, monkeypatch):
+    time.sleep(0.2)  # those of the tests before are closed by now
+    monkeypatch.setattr(server, "MAX_CONNECTIONS", 3)
+    with contextlib.ExitStack() as stack:
+        opened = [stack.enter_context(connect(service)) for _ in range(6)]
+        time.sleep(0.2)
+        for connection in opened:
+            with contextlib.suppress(ConnectionError):
+                connection.sendall(head(service, "GET", "/healthz"))
+        assert sorted(receive(connection).status for connection in opened) == [
+            0,
+            0,
+            0,
+            200,
+            200,
+            200,
+        ]
+
+
 async def many(service, path, body, count):
     data = json.dumps(body).encode()
     request = head(service, "POST", path, len(data)) + data
@@ -420,6 +442,14 @@ def test_arguments_that_are_refused(model, options, message):
         prepare(model, **options)
 
 
+def test_models_that_are_refused(tmp_path):
+    with pytest.raises(ArgumentError, match="is not fitted"):
+        prepare(MDNRegressor())
+    save(MixtureNetwork.of(3, 2), tmp_path / "network.condens")
+    with pytest.raises(ArgumentError, match="is MixtureNetwork"):
+        prepare(tmp_path / "network.condens")
+
+
 def test_a_port_that_is_taken(model, service):
     with pytest.raises(ArgumentError, match="cannot be had"):
         prepare(model, port=port_of(service))
@@ -462,7 +492,11 @@ def test_sigterm_lets_requests_end(model, tmp_path, tls):
         options = ', tls=("cert.pem", "key.pem")'
     code = f"from condens.explorer import run; run('small.condens', token={TOKEN!r}{options})"
     process = subprocess.Popen(
-        [sys.executable, "-c", code], cwd=tmp_path, stderr=subprocess.PIPE, text=True
+        [sys.executable, "-c", code],
+        cwd=tmp_path,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(Path(condens.__file__).parents[1])},
     )
     try:
         line = process.stderr.readline()
@@ -495,8 +529,3 @@ def test_base64_is_what_the_documentation_says(service):
     pair = post(service, "/api/density", request).json["pairs"][0]
     rows, columns = pair["shape"]
     assert len(base64.b64decode(pair["density"])) == 4 * rows * columns
-
-
-def test_logs_have_no_token():
-    source = "".join(textwrap.dedent(Path(one.__file__).read_text()) for one in (app, server))
-    assert "access_log=False" in source

@@ -43,7 +43,7 @@ TYPES = {
     ".svg": "image/svg+xml",
 }
 # Seconds in which a body has to arrive, and a whole response to be taken.
-BODY_SECONDS, RESPONSE_SECONDS = 10.0, 180.0
+BODY_SECONDS, RESPONSE_SECONDS = 10.0, 150.0
 # What is still read of a refused body, so that the sender sees the refusal before the end.
 DRAIN_BYTES, DRAIN_SECONDS = 16 * 2**20, 2.0
 

@@ -45,7 +45,7 @@ export function ticks({ low, high, log, step }, count) {
   const width = (high - low) / Math.max(count, 1);
   if (!(width > 0) || !Number.isFinite(width)) return [low];
   const power = 10 ** Math.floor(Math.log10(width));
-  let each = [1, 2, 5, 10].map((digit) => digit * power).find((size) => size >= width);
+  let each = [1, 2, 5, 10].map((digit) => digit * power).find((size) => size >= 0.7 * width);
   if (step) each = Math.max(1, Math.round(each));
   const found = [];
   for (let i = Math.ceil(low / each - 1e-9); i * each <= high + 1e-9 * each; i += 1) {
@@ -54,30 +54,34 @@ export function ticks({ low, high, log, step }, count) {
   return found;
 }
 
-/** Return line segments where a grid has a level, by marching squares. */
+// The edges of a cell that a level crosses, by which of its corners are above it: north is 0, east 1,
+// south 2, west 3. The two cases with opposite corners depend on the middle.
+const CROSSED = [
+  [], [[3, 0]], [[0, 1]], [[3, 1]], [[1, 2]], null, [[0, 2]], [[3, 2]],
+  [[3, 2]], [[0, 2]], null, [[1, 2]], [[3, 1]], [[0, 1]], [[3, 0]], [],
+];
+const APART = [[3, 0], [1, 2]];
+const JOINED = [[3, 2], [0, 1]];
+
+/** Return line segments [x0, y0, x1, y1] where a grid has a level, by marching squares. */
 export function contour(values, nx, ny, level) {
   const segments = [];
-  const cut = (a, b) => (level - a) / (b - a);
   for (let j = 0; j + 1 < ny; j += 1) {
     for (let i = 0; i + 1 < nx; i += 1) {
       const [a, b] = [values[j * nx + i], values[j * nx + i + 1]];
       const [d, c] = [values[(j + 1) * nx + i], values[(j + 1) * nx + i + 1]];
       const kind = (a >= level) + 2 * (b >= level) + 4 * (c >= level) + 8 * (d >= level);
       if (kind === 0 || kind === 15) continue;
-      const edge = {
-        n: () => [i + cut(a, b), j],
-        e: () => [i + 1, j + cut(b, c)],
-        s: () => [i + cut(d, c), j + 1],
-        w: () => [i, j + cut(a, d)],
-      };
-      const middle = (a + b + c + d) / 4 >= level;
-      const lines = {
-        1: ["wn"], 2: ["ne"], 3: ["we"], 4: ["es"], 6: ["ns"], 7: ["ws"], 8: ["ws"], 9: ["ns"],
-        11: ["es"], 12: ["we"], 13: ["ne"], 14: ["wn"],
-        5: middle ? ["ws", "ne"] : ["wn", "es"],
-        10: middle ? ["wn", "es"] : ["ws", "ne"],
-      }[kind];
-      for (const [from, to] of lines) segments.push([edge[from](), edge[to]()]);
+      const joined = ((a + b + c + d) / 4 >= level) === (kind === 5);
+      const places = [
+        [i + (level - a) / (b - a), j],
+        [i + 1, j + (level - b) / (c - b)],
+        [i + (level - d) / (c - d), j + 1],
+        [i, j + (level - a) / (d - a)],
+      ];
+      for (const [from, to] of CROSSED[kind] ?? (joined ? JOINED : APART)) {
+        segments.push([...places[from], ...places[to]]);
+      }
     }
   }
   return segments;
@@ -173,7 +177,9 @@ export class Corner {
       const intervals = [...target.intervals].reverse();
       intervals.forEach(([low, high], i) => {
         context.globalAlpha = 0.18 + (0.2 * (i + 1)) / intervals.length;
-        path(context, low ?? -Infinity, high ?? Infinity);
+        // The cell of a whole number reaches half a step to either side.
+        const half = target.axis.step / 2;
+        path(context, (low ?? -Infinity) - half, (high ?? Infinity) + half);
         context.fill();
       });
       context.globalAlpha = 1;
@@ -233,7 +239,10 @@ export class Corner {
       for (let i = 0; i < nx; i += 1) {
         // Rows of the image go down, those of the grid up.
         const at = 4 * ((ny - 1 - j) * nx + i);
-        pixels.data.set([red, green, blue, 225 * pair.values[j * nx + i] ** 0.75], at);
+        pixels.data[at] = red;
+        pixels.data[at + 1] = green;
+        pixels.data[at + 2] = blue;
+        pixels.data[at + 3] = 225 * pair.values[j * nx + i] ** 0.75;
       }
     }
     inner.putImageData(pixels, 0, 0);
@@ -262,9 +271,9 @@ export class Corner {
           context.globalAlpha = 0.85;
           context.lineWidth = 1.5 - 0.3 * i;
           context.beginPath();
-          for (const [from, to] of contour(pair.values, nx, ny, level)) {
-            context.moveTo(x0 + from[0] * dx, y0 + from[1] * dy);
-            context.lineTo(x0 + to[0] * dx, y0 + to[1] * dy);
+          for (const [fromX, fromY, toX, toY] of contour(pair.values, nx, ny, level)) {
+            context.moveTo(x0 + fromX * dx, y0 + fromY * dy);
+            context.lineTo(x0 + toX * dx, y0 + toY * dy);
           }
           context.stroke();
         });
@@ -311,7 +320,8 @@ export class Corner {
         const text = number(value);
         const half = context.measureText(text).width / 2;
         this.tick(at, cell.y + cell.height, at, cell.y + cell.height + 4);
-        if (at - half < free + 4 || at + half > cell.x + cell.width + 8) continue;
+        if (at - half < Math.max(free, cell.x - 10) + 4) continue;
+        if (at + half > cell.x + cell.width + 6) continue;
         context.fillText(text, at, cell.y + cell.height + 6);
         free = at + half;
       }
@@ -349,11 +359,11 @@ export class Corner {
     context.font = `600 ${small ? 11 : 12}px ${FONT}`;
     context.textAlign = "center";
     context.textBaseline = turn ? "middle" : "top";
-    let length = 40;
-    let text = clean(name, length);
-    while (context.measureText(text).width > room && length > 3) {
-      length -= 1;
-      text = clean(name, length);
+    // Names that are alike often differ at the end: letters are left out in the middle.
+    const letters = Array.from(clean(name, 400));
+    let text = letters.join("");
+    for (let kept = Math.min(letters.length, 40); context.measureText(text).width > room && kept > 2; kept -= 1) {
+      text = `${letters.slice(0, Math.ceil(kept / 2)).join("")}…${letters.slice(-Math.floor(kept / 2)).join("")}`;
     }
     context.fillText(text, 0, 0);
     context.restore();

@@ -6,8 +6,9 @@ import { clean, csv, number, percent, range } from "./format.js";
 
 const COVERAGES = [0.5, 0.9];
 const NEAR = 200;
-// An axis stays while the density fills at least this much of it.
-const FILLED = 0.4;
+// An axis stays while 95 % of the probability fill at least this much of it, with room beside.
+const FILLED = 0.3;
+const ROOM = 0.2;
 
 const id = (name) => document.getElementById(name);
 const narrow = () => window.innerWidth < 600;
@@ -57,6 +58,8 @@ class Explorer {
     id("show-data-label").hidden = model.data === null;
     id("fix-axes-label").hidden = model.targets.every((one) => one.low === null);
     id("hint").hidden = model.targets.length < 2;
+    id("show-components").parentElement.hidden = model.targets.length < 2;
+    id("picture-title").textContent = model.targets.length < 2 ? "Density" : "Joint density";
     this.legend();
     for (const [name, key] of [["show-components", "components"], ["show-data", "data"], ["fix-axes", "fixed"]]) {
       id(name).addEventListener("change", (event) => {
@@ -75,9 +78,11 @@ class Explorer {
     window.addEventListener("hashchange", () => {
       if (location.hash !== this.written) this.restore(this.read() ?? this.start);
     });
-    const redraw = () => this.redraw();
-    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
-    new ResizeObserver(redraw).observe(id("plot"));
+    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
+      this.legend();
+      this.redraw();
+    });
+    new ResizeObserver(() => this.redraw()).observe(id("plot"));
     this.restore(this.read() ?? this.start);
   }
 
@@ -182,8 +187,8 @@ class Explorer {
   legend() {
     const entries = [
       ["density", "median; 50 % and 90 % intervals"],
-      ["contour", "50 % and 90 % regions"],
-      ["component", "components, one standard deviation"],
+      ...(this.model.targets.length > 1
+        ? [["contour", "50 % and 90 % regions"], ["component", "components, one standard deviation"]] : []),
       ...(this.model.data === null ? [] : [["data", "data near the condition"]]),
     ];
     id("legend").replaceChildren(...entries.map(([kind, words]) => {
@@ -386,7 +391,8 @@ class Explorer {
     if (!this.state.fixed) this.hold();
     const { near } = answer;
     id("near").textContent = near
-      ? `Data: the ${near.distances.length} of ${near.n_rows} rows nearest to the condition.`
+      ? `Data: the ${near.distances.length} of ${near.n_rows} rows nearest to the condition, `
+        + `half of them within ${number(near.distances[near.distances.length >> 1])} standard deviations.`
       : "";
     clearTimeout(this.speaking);
     this.speaking = setTimeout(() => say(this.words()), 700);
@@ -417,8 +423,9 @@ class Explorer {
       const { low, high } = target.axis;
       const [first, last] = [target.quantiles[0], target.quantiles.at(-1)];
       const spread = last - first;
-      const inside = first - 0.35 * spread >= low - 0.02 * (high - low) && last + 0.35 * spread <= high + 0.02 * (high - low);
-      if (inside && spread >= FILLED * 0.5 * (high - low)) held[target.name] = [low, high];
+      const slack = 0.02 * (high - low);
+      const inside = first - ROOM * spread >= low - slack && last + ROOM * spread <= high + slack;
+      if (inside && spread >= FILLED * (high - low)) held[target.name] = [low, high];
     }
     const moved = Object.keys(this.held).some((name) => !(name in held));
     this.held = held;
@@ -429,7 +436,6 @@ class Explorer {
     if (!this.answer) return;
     this.corner.draw(this.answer, { components: this.state.components, data: this.state.data });
     this.corner.canvas.setAttribute("aria-label", `Corner plot of the joint density. ${this.words()}`);
-    this.legend();
   }
 
   words() {

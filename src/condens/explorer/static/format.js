@@ -7,7 +7,9 @@ const PLAIN = new Intl.NumberFormat("en", { maximumSignificantDigits: 4, useGrou
 export function number(value) {
   if (value === null || value === undefined || Number.isNaN(value)) return "–";
   const size = Math.abs(value);
-  if (size !== 0 && (size >= 1e6 || size < 1e-3)) return value.toExponential(3).replace("-", "−");
+  if (size !== 0 && (size >= 1e6 || size < 1e-3)) {
+    return value.toExponential(3).replace(/\.?0*e\+?/, "e").replaceAll("-", "−");
+  }
   return PLAIN.format(value).replace("-", "−");
 }
 
@@ -39,9 +41,14 @@ export function csv(rows) {
   return rows.map((row) => row.map(cell).join(",")).join("\r\n") + "\r\n";
 }
 
+const LITTLE_ENDIAN = new Uint8Array(new Uint16Array([1]).buffer)[0] === 1;
+
 /** Return the numbers of base64-encoded 32-bit floats, the lowest byte first. */
 export function floats(text) {
-  const bytes = Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0));
+  const letters = atob(text);
+  const bytes = new Uint8Array(letters.length);
+  for (let i = 0; i < letters.length; i += 1) bytes[i] = letters.charCodeAt(i);
+  if (LITTLE_ENDIAN) return new Float32Array(bytes.buffer);
   const view = new DataView(bytes.buffer);
   return Float32Array.from({ length: bytes.length / 4 }, (_, i) => view.getFloat32(4 * i, true));
 }
