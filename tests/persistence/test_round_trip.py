@@ -19,9 +19,11 @@ from torch import nn
 
 from condens import MDNRegressor
 from condens.data.encoder import Categories, Numbers, TableEncoder
+from condens.data.rows import Rows
 from condens.errors import CondensError
 from condens.estimator.document import Fitted
 from condens.estimator.inputs import Inputs
+from condens.estimator.summary import Summary
 from condens.evaluation import Baselines, Calibration, Novelty
 from condens.nn import BACKBONES, HEADS, Ensemble, MixtureNetwork
 from condens.persistence import load, read, save, write
@@ -202,6 +204,7 @@ REGRESSOR = {
     "directory": None,  # of one machine
     "device": st.sampled_from(("cpu", "cuda:1", None)),
     "callbacks": None,
+    "store_summary": TRUTH,
     "warm_start": TRUTH,
     "verbose": TRUTH,
     "random_state": wholes(0, 2**32 - 1) | st.none(),
@@ -377,6 +380,7 @@ def simple_densities(n_rows, encoder, network, transforms):
     return (
         Baselines.fit(condition, target, None, transforms, categories, network.names),
         Novelty.fit(condition, None, categories, encoder.gaps),
+        Summary.of(Rows(condition, target), encoder),
     )
 
 
@@ -394,13 +398,17 @@ def regressors(draw):
     )
     flat = network.dimensions == 1 and draw(st.booleans())
     real = (TRANSFORMS["real"](),) * network.dimensions
+    *references, summary = simple_densities(
+        draw(st.integers(1, 20)), encoder, network, transforms or real
+    )
     model._set(
         Fitted(
             Inputs(encoder, network.names, flat, transforms or real),
             network,
             made(draw, History),
-            *simple_densities(draw(st.integers(1, 20)), encoder, network, transforms or real),
+            *references,
             draw(st.integers(0, 2**31 - 1)),
+            draw(st.sampled_from([None, summary])),
             draw(st.none() | calibrations(network.dimensions)),
         )
     )
