@@ -20,7 +20,7 @@ def export(
 
     Example: condens export model.condens --onnx model.onnx
     """
-    place = place_for(onnx, force=force)
+    place = place_for(onnx, force=force, inputs=(model,))
     from condens.integrations import onnx as integration
 
     integration.export(load_model(model), place)
