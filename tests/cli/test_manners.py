@@ -243,6 +243,22 @@ def test_no_colour_where_nobody_looks(call, houses):
 
 
 class TestProcesses:
+    @pytest.mark.parametrize(
+        ("shell", "variables"),
+        [(">&-", {}), ("", {"PYTHONIOENCODING": "ascii"})],
+        ids=["closed", "ascii"],
+    )
+    @pytest.mark.usefixtures("houses")
+    def test_any_standard_output_will_do(self, shell, variables):
+        done = subprocess.run(
+            f"{sys.executable} -m condens doctor {shell}",
+            shell=True,
+            capture_output=True,
+            env={**os.environ, **variables},
+        )
+        assert (done.returncode, done.stderr) == (0, b"")
+        assert done.stdout.isascii()
+
     def test_standard_input_to_standard_output(self, houses):
         found = finished(["predict", "model.condens", "-"], houses, stdin=houses / "new.csv")
         assert (found.code, found.err) == (0, "")

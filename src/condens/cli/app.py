@@ -1,6 +1,7 @@
 """All commands, and what they have in common: exit codes, errors in one line, warnings."""
 
 import errno
+import io
 import os
 import sys
 import warnings
@@ -80,6 +81,7 @@ def run(arguments: Sequence[str]) -> NoReturn:
     `--debug` may stand anywhere, and shows where an error came from.
     """
     debug, given = "--debug" in arguments, [a for a in arguments if a != "--debug"]
+    _prepare_streams()
     _show_warnings_once()
     from condens.errors import CondensError
 
@@ -111,6 +113,17 @@ def run(arguments: Sequence[str]) -> NoReturn:
             raise
         error_line("There is not enough memory. Ask for fewer rows or draws at a time.")
         sys.exit(1)
+
+
+def _prepare_streams() -> None:
+    """Let text be written to any terminal, and to a stream that the shell has closed."""
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: PTH123, SIM115
+        elif isinstance(stream, io.TextIOWrapper):
+            # A ± or a name of a file may have no place in the terminal's encoding.
+            stream.reconfigure(errors="backslashreplace")
 
 
 def _show_warnings_once() -> None:
