@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 
+import numpy as np
 import pandas as pd
 import pytest
 from helpers import runs
@@ -129,21 +130,26 @@ def test_what_is_read_is_not_overwritten_even_by_force(call, houses, arguments):
         (["--weights", "lat"], "the column 'lat' is named by --target and by --weights"),
         (["-c", "rooms", "--ignore", "rooms"], "the column 'rooms' is named by --ignore and by"),
         (["--weights", "kind"], "houses.csv holds '"),
-        (["--weights", "offset"], "--weights is -1 in row"),
+        (
+            ["--weights", "offset"],
+            "--weights has -1 in row 230, counted from 0, but numbers from 0",
+        ),
         (["--components", "0"], "--components is 0, but at least 1"),
         (["--calibrate", "1"], "--calibrate is 1.0, but a fraction"),
         (["--covariance", "round"], "--covariance is 'round'"),
         (["--transform", "lat=round"], "--transform is 'round'"),
-        (["--transform", "lat=unit"], "The table, column 'lat', has 48."),
+        (["--transform", "offset=count"], "the column 'offset' has -1 at index [230], but whole"),
         (["--dates", "maybe"], "--dates is 'maybe'"),
         (["--settings", "no.toml"], "no.toml: No such file or directory. Check the path."),
     ],
     ids=lambda value: value if isinstance(value, str) else " ".join(value),
 )
 def test_errors_name_what_was_typed(call, houses, arguments, message):
-    table = pd.read_csv("houses.csv").assign(offset=-1)
+    table = pd.read_csv("houses.csv")
+    table["offset"] = np.where(table.index == 230, -1, 1)
     table.to_csv("houses.csv", index=False)
-    code, out, err = call("fit", "houses.csv", "-t", "lat", *arguments, "-o", "m.condens")
+    target = "offset" if "offset=count" in arguments else "lat"
+    code, out, err = call("fit", "houses.csv", "-t", target, *arguments, "-o", "m.condens")
     assert (code, out, err.count("\n")) == (1, "", 1)
     assert err.startswith(f"Error: {message}")
 

@@ -137,12 +137,14 @@ def fit(
         [*target, *filter(None, [weights])]
     )
     chosen = _columns(table, target, condition, ignore or (), weights, groups)
+    transforms = _transforms(transform or (), target)
+    _check_values(chosen, transforms or {})
     kept, held = _divide(table, chosen.groups, test, seed)
     run = _run_directory(place) if resume is None else resume
     from condens.estimator.regressor import MDNRegressor
 
     model = MDNRegressor(
-        target_transform=_transforms(transform or (), target),
+        target_transform=transforms,
         calibration_fraction=calibrate,
         directory=run,
         random_state=seed,
@@ -238,6 +240,29 @@ def _refuse_both(
                 expected="it can be only one of the two",
                 fix="Leave it out of either.",
             )
+
+
+def _check_values(chosen: Chosen, transforms: Mapping[str, Any]) -> None:
+    """Refuse weights and targets before the rows are divided, so that errors count all of them."""
+    import numpy as np
+    import torch
+
+    from condens.transforms.choice import resolve
+
+    if chosen.weights is not None:
+        bad = ~(np.isfinite(chosen.weights) & (chosen.weights >= 0))
+        if bad.any():
+            row = int(bad.argmax())
+            raise ArgumentError(
+                "--weights",
+                got=f"has {chosen.weights[row]:g} in row {row}, counted from 0",
+                expected="numbers from 0 were expected",
+                fix="Use 0 to leave a row out.",
+            )
+    for name, spec in transforms.items():
+        if spec != "auto":
+            values = torch.tensor(chosen.targets[name].to_numpy(), dtype=torch.float64)
+            resolve(spec, "--transform").check(f"the column {name!r}", values)
 
 
 def _divide(
