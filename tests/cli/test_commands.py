@@ -101,7 +101,9 @@ class TestFit:
             *("-o", tmp_path / "m.condens"),
         )
         assert code == 0
-        assert out.startswith("Too few rows for a verdict: 20 must be left out of the fit.")
+        assert out.startswith(
+            "No verdict: it needs 20 rows, and --test 0.1 keeps fewer. Pass a larger"
+        )
 
     def test_options_reach_the_model(self, call, houses):
         (houses / "settings.toml").write_text(
@@ -264,10 +266,17 @@ class TestQuery:
                 "'lon'. Use one of these.",
             ),
             (["-g", "rooms"], "--given is 'rooms', but name=value was expected. Write --given"),
-            (["-g", "lat=north"], "lat is 'north', but a number was expected."),
+            (["-g", "lat=north"], "--given lat is 'north', but a number was expected."),
             (
                 ["-g", "lat=48", "-g", "lon=11"],
                 "--given names every target, but one to ask for must be left. Give fewer.",
+            ),
+            (["-g", "rooms=3", "-g", "rooms=4"], "--given names 'rooms' twice, but each may be"),
+            (["--ask", "lat,lat"], "--ask names 'lat' twice, but each may be named once."),
+            (
+                ["-g", "rooms=3", "-g", "kind=flat"],
+                "--given lacks the condition 'price', but it was never missing in the table that "
+                "was fitted. Add --given price=…",
             ),
             (["--ask", "price"], "--ask names 'price', but 'lat', 'lon' can be asked for."),
         ],

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 
+import numpy as np
 import pandas as pd
 import pytest
 from helpers import runs
@@ -83,19 +84,150 @@ def test_debug_shows_where(tmp_path, monkeypatch):
     "arguments",
     [
         ["fit", "houses.csv", *FIT, "-o", "model.condens"],
-        ["predict", "model.condens", "new.csv", "-o", "new.csv"],
-        ["evaluate", "model.condens", "new.csv", "--html", "new.csv"],
-        ["plot", "model.condens", "new.csv", "-o", "new.csv"],
-        ["export", "model.condens", "--onnx", "new.csv"],
+        ["predict", "model.condens", "new.csv", "-o", "there.csv"],
+        ["evaluate", "model.condens", "new.csv", "--html", "there.csv"],
+        ["plot", "model.condens", "new.csv", "-o", "there.csv"],
+        ["export", "model.condens", "--onnx", "there.csv"],
     ],
     ids=lambda arguments: arguments[0],
 )
 def test_nothing_is_overwritten_unasked(call, houses, arguments):
+    (houses / "there.csv").write_text("a\n1\n")
     before = {path.name: path.read_bytes() for path in houses.iterdir()}
     code, _, err = call(*arguments)
     assert code == 1
     assert "exists, but nothing is overwritten unasked. Pass --force" in err
     assert {path.name: path.read_bytes() for path in houses.iterdir()} == before
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["fit", "houses.csv", *FIT, "-o", "houses.csv"],
+        ["predict", "model.condens", "new.csv", "-o", "./new.csv"],
+        ["sample", "model.condens", "new.csv", "-o", "link.csv"],
+        ["evaluate", "model.condens", "new.csv", "--json", "model.condens"],
+        ["plot", "model.condens", "new.csv", "-o", "new.csv"],
+        ["export", "model.condens", "--onnx", "model.condens"],
+    ],
+    ids=lambda arguments: arguments[0],
+)
+def test_what_is_read_is_not_overwritten_even_by_force(call, houses, arguments):
+    (houses / "link.csv").symlink_to("new.csv")
+    before = {path.name: path.read_bytes() for path in houses.iterdir()}
+    code, out, err = call(*arguments, "--force")
+    assert (code, out, err.count("\n")) == (1, "", 1)
+    assert "is a file that this command reads" in err
+    assert {path.name: path.read_bytes() for path in houses.iterdir()} == before
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["-t", "lat", "-t", "lat"], "--target names 'lat' twice"),
+        (["-c", "rooms", "-c", "rooms"], "--condition names 'rooms' twice"),
+        (["-c", "lat"], "the column 'lat' is named by --target and by --condition"),
+        (["--weights", "lat"], "the column 'lat' is named by --target and by --weights"),
+        (["-c", "rooms", "--ignore", "rooms"], "the column 'rooms' is named by --ignore and by"),
+        (["--weights", "kind"], "houses.csv holds '"),
+        (
+            ["--weights", "offset"],
+            "--weights has -1 in row 230, counted from 0, but numbers from 0",
+        ),
+        (["--components", "0"], "--components is 0, but at least 1"),
+        (["--calibrate", "1"], "--calibrate is 1.0, but a fraction"),
+        (["--covariance", "round"], "--covariance is 'round'"),
+        (["--transform", "lat=round"], "--transform is 'round'"),
+        (["--transform", "offset=count"], "the column 'offset' has -1 at index [230], but whole"),
+        (["--dates", "maybe"], "--dates is 'maybe'"),
+        (["--settings", "no.toml"], "no.toml: No such file or directory. Check the path."),
+    ],
+    ids=lambda value: value if isinstance(value, str) else " ".join(value),
+)
+def test_errors_name_what_was_typed(call, houses, arguments, message):
+    table = pd.read_csv("houses.csv")
+    table["offset"] = np.where(table.index == 230, -1, 1)
+    table.to_csv("houses.csv", index=False)
+    target = "offset" if "offset=count" in arguments else "lat"
+    code, out, err = call("fit", "houses.csv", "-t", target, *arguments, "-o", "m.condens")
+    assert (code, out, err.count("\n")) == (1, "", 1)
+    assert err.startswith(f"Error: {message}")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["fit", "houses.csv", *FIT, "-o", "m.condens", "--seed", "-1"],
+        ["fit", "houses.csv", "-t", "lat", "-o", "m.condens", "--members", "0"],
+        ["sample", "model.condens", "new.csv", "--seed", str(2**32)],
+        ["sample", "model.condens", "new.csv", "-n", "0"],
+        ["predict", "model.condens", "new.csv", "-q", "2"],
+        ["predict", "model.condens", "new.csv", "-i", "0"],
+        ["predict", "model.condens", "new.csv", "--conformal", "nan"],
+        ["query", "model.condens", "--interval", "1"],
+    ],
+    ids=lambda arguments: " ".join(arguments[-2:]),
+)
+def test_numbers_out_of_range_are_wrong_usage(call, houses, arguments):
+    code, out, err = call(*arguments)
+    assert (code, out) == (2, "")
+    assert f"Invalid value for '-{arguments[-2].strip('-')[0]}" in err.replace("'--", "'-")
+
+
+@pytest.mark.parametrize(
+    ("output", "more"), [("out.xls", []), ("out.csv", ["--format", "table"])], ids=str
+)
+def test_formats_that_no_file_has(call, houses, output, more):
+    code, out, err = call("predict", "model.condens", "new.csv", "-o", output, *more)
+    assert (code, out, err.count("\n")) == (1, "", 1)
+    assert not (houses / output).exists()
+
+
+def test_a_table_in_place_of_the_model(call, houses):
+    code, _, err = call("predict", "new.csv", "model.condens")
+    assert code == 1
+    assert "Check that it is the model and not the table" in err
+
+
+def test_weights_may_be_a_condition(call, houses):
+    found = call("evaluate", "model.condens", "new.csv", "--weights", "rooms", "--json", "-")
+    assert (found.code, found.err) == (0, "")
+
+
+def test_a_warning_is_said_once_in_one_line(call, houses, monkeypatch):
+    from condens.cli import sample
+
+    monkeypatch.setattr(sample, "NUMBERS_AT_A_TIME", 10)  # in several parts
+    pd.read_csv("new.csv").assign(price=1e12).to_csv("far.csv", index=False)
+    for arguments in (["predict", "-q", "0.5", "-i", "0.9"], ["sample", "-n", "1"]):
+        command, *options = arguments
+        code, _, err = call(command, "model.condens", "far.csv", *options)
+        assert (code, err.count("\n")) == (0, 1)
+        assert err.startswith("Warning: The table is far outside the rows of the fit in ")
+
+
+def test_the_verdict_alone_has_the_warnings_of_the_training(call, tmp_path):
+    (tmp_path / "constant.csv").write_text("x,y\n" + "".join(f"{x},3\n" for x in range(30)))
+    code, out, err = call(
+        *("fit", tmp_path / "constant.csv", "-t", "y", "--members", "1", "--epochs", "1"),
+        *("--components", "2", "-o", tmp_path / "m.condens"),
+    )
+    assert (code, err) == (0, "")
+    assert out.count("Warning: All 2 components are alike") == 1
+
+
+def test_a_run_of_another_fit_says_what_to_remove(call, houses):
+    arguments = ["fit", "houses.csv", *FIT, "--components", "1", "--resume", "run"]
+    assert call(*arguments, "--epochs", "1", "-o", "a.condens").code == 0
+    code, _, err = call(*arguments, "--epochs", "2", "-o", "b.condens")
+    assert (code, err.count("\n")) == (1, 1)
+    assert "holds a run with other epochs" in err
+    assert err.endswith("To begin anew, remove run, unless another fit uses it.\n")
+
+
+def test_help_loses_no_word_in_brackets(call):
+    out = " ".join(call("fit", "--help", columns="200").out.split())
+    assert "parameters in [model] and in [training]" in out
 
 
 def test_directories_and_devices_are_no_place(call, houses):
@@ -117,6 +249,22 @@ def test_no_colour_where_nobody_looks(call, houses):
 
 
 class TestProcesses:
+    @pytest.mark.parametrize(
+        ("shell", "variables"),
+        [(">&-", {}), ("", {"PYTHONIOENCODING": "ascii"})],
+        ids=["closed", "ascii"],
+    )
+    @pytest.mark.usefixtures("houses")
+    def test_any_standard_output_will_do(self, shell, variables):
+        done = subprocess.run(
+            f"{sys.executable} -m condens doctor {shell}",
+            shell=True,
+            capture_output=True,
+            env={**os.environ, **variables},
+        )
+        assert (done.returncode, done.stderr) == (0, b"")
+        assert done.stdout.isascii()
+
     def test_standard_input_to_standard_output(self, houses):
         found = finished(["predict", "model.condens", "-"], houses, stdin=houses / "new.csv")
         assert (found.code, found.err) == (0, "")

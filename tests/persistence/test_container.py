@@ -217,14 +217,23 @@ class TestOtherFiles:
 
 class TestHeader:
     @pytest.mark.parametrize("length", [2**60, 2**63, 2**64 - 1, 100_000_000, 16 * 2**20 + 1])
-    @pytest.mark.parametrize("start", [b"{", b"\0"])
-    def test_length_that_is_too_large(self, path, length, start):
+    def test_length_that_is_too_large(self, path, length):
         with path.open("wb") as file:
-            file.write(struct.pack("<Q", length) + start)
+            file.write(struct.pack("<Q", length) + b"{")
             file.truncate(200_000_000)
         assert refusal(path) == (
             f"its header is said to have {length} bytes, but 2 to 16777216 were expected in a file "
             "of 200000000. Restore the file from a copy, or save the model again."
+        )
+
+    @pytest.mark.parametrize(
+        "data", [b"rooms,lat,lon\n1,2,3\n", bytes(range(200, 256)), b"\0" * 99]
+    )
+    def test_of_something_else(self, path, data):
+        path.write_bytes(data)
+        assert refusal(path) == (
+            "the file does not begin as a model file does, but a file that condens saved was "
+            "expected. Check that it is the model and not the table, or restore it from a copy."
         )
 
     @pytest.mark.parametrize("change", [-2, -1, 1, 2])

@@ -1,5 +1,7 @@
 """All commands, and what they have in common: exit codes, errors in one line, warnings."""
 
+import errno
+import io
 import os
 import sys
 import warnings
@@ -23,7 +25,7 @@ from condens.cli import (
     query,
     sample,
 )
-from condens.cli.console import error_line, note, say
+from condens.cli.console import error_line, in_options, say, warning_line
 
 app = typer.Typer(
     name="condens",
@@ -79,9 +81,8 @@ def run(arguments: Sequence[str]) -> NoReturn:
     `--debug` may stand anywhere, and shows where an error came from.
     """
     debug, given = "--debug" in arguments, [a for a in arguments if a != "--debug"]
-    warnings.showwarning = lambda message, *_, **__: note(f"Warning: {message}")
-    # Once for each text, whatever line of ours it comes from.
-    warnings.simplefilter("default")
+    _prepare_streams()
+    _show_warnings_once()
     from condens.errors import CondensError
 
     try:
@@ -90,12 +91,14 @@ def run(arguments: Sequence[str]) -> NoReturn:
     except CondensError as error:
         if debug:
             raise
-        error_line(str(error))
+        error_line(in_options(str(error)))
         sys.exit(1)
-    except ModuleNotFoundError as error:
+    except ImportError as error:
         if debug:
             raise
-        error_line(f"{error}. `condens doctor` says how to install what is missing.")
+        error_line(
+            f"{str(error).rstrip('.')}. `condens doctor` says how to install what is missing."
+        )
         sys.exit(1)
     except BrokenPipeError:
         _leave_quietly()
@@ -103,13 +106,52 @@ def run(arguments: Sequence[str]) -> NoReturn:
         if debug:
             raise
         named = f"{error.filename}: " if error.filename else ""
-        error_line(f"{named}{error.strerror or error}.")
+        error_line(f"{named}{error.strerror or error}. {_remedy(error)}")
         sys.exit(1)
     except MemoryError:
         if debug:
             raise
         error_line("There is not enough memory. Ask for fewer rows or draws at a time.")
         sys.exit(1)
+
+
+def _prepare_streams() -> None:
+    """Let text be written to any terminal, and to a stream that the shell has closed."""
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: PTH123, SIM115
+        elif isinstance(stream, io.TextIOWrapper):
+            # A ± or a name of a file may have no place in the terminal's encoding.
+            stream.reconfigure(errors="backslashreplace")
+
+
+def _show_warnings_once() -> None:
+    """Show each warning in one line, and only the first of those that every part of a table has."""
+    from condens.errors import ExtrapolationWarning
+
+    seen: set[object] = set()
+
+    def show(message: Warning | str, category: type[Warning], *_: object, **__: object) -> None:
+        key = category if issubclass(category, ExtrapolationWarning) else str(message)
+        if key not in seen:
+            seen.add(key)
+            warning_line(in_options(str(message)))
+
+    warnings.showwarning = show
+    warnings.simplefilter("always")
+    # For those who develop with a library, not for those who use a command.
+    for category in (DeprecationWarning, PendingDeprecationWarning, FutureWarning, ResourceWarning):
+        warnings.simplefilter("ignore", category)
+
+
+def _remedy(error: OSError) -> str:
+    """Return what to do about an error of the system."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return "Make room, or write elsewhere."
+    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+        return "Change the permissions, or name another place."
+    return "Check the path."
 
 
 def _leave_quietly() -> NoReturn:

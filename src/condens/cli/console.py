@@ -17,6 +17,39 @@ def harmless(text: str) -> str:
     return _CONTROLS.sub(lambda found: repr(found.group())[1:-1], text)
 
 
+# What the library calls by another name than the command line does.
+_OPTIONS = {
+    "n_components": "--components",
+    "n_members": "--members",
+    "calibration_fraction": "--calibrate",
+    "random_state": "--seed",
+    "target_transform": "--transform",
+    "sample_weight": "--weights",
+    "groups": "--groups",
+    "quantiles": "--quantile",
+    "delimiter": "--delimiter",
+    "decimal": "--decimal",
+    "encoding": "--encoding",
+    "dates": "--dates",
+    "epochs": "--epochs",
+    "covariance": "--covariance",
+    "dim": "--target",
+    "X": "The table",
+    "y": "The table",
+}
+_SUBJECT = re.compile(rf"({'|'.join(_OPTIONS)})(?=[ ,])")
+
+
+def in_options(message: str) -> str:
+    """Return a message of the library about an argument in the words of the command line.
+
+    >>> in_options("n_members is 0, but at least 1 was expected.")
+    '--members is 0, but at least 1 was expected.'
+    """
+    found = _SUBJECT.match(message)
+    return message if found is None else _OPTIONS[found.group()] + message[found.end() :]
+
+
 def note(text: str) -> None:
     """Write a message to stderr."""
     sys.stderr.write(harmless(text) + "\n")
@@ -25,6 +58,11 @@ def note(text: str) -> None:
 def error_line(text: str) -> None:
     """Write an error to stderr, in one line."""
     note("Error: " + " ".join(text.split()))
+
+
+def warning_line(text: str) -> None:
+    """Write a warning to stderr, in one line."""
+    note("Warning: " + " ".join(text.split()))
 
 
 def say(text: str = "") -> None:

@@ -52,8 +52,12 @@ def evaluate(
     """
     from condens.evaluation import evaluate as judge
 
-    page = None if html is None else place_for(html, force=force)
-    figures = None if json is None or str(json) == "-" else place_for(json, force=force)
+    page = None if html is None else place_for(html, force=force, inputs=(model, data))
+    figures = (
+        None
+        if json is None or str(json) == "-"
+        else place_for(json, force=force, inputs=(model, data))
+    )
     fitted = load_model(model)
     names, targets = condition_names(fitted), target_names(fitted)
     numeric = [*numeric_names(fitted), *targets, *filter(None, [weights])]

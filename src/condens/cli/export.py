@@ -1,5 +1,6 @@
 """`condens export`: a model for other programs."""
 
+import logging
 from pathlib import Path
 from typing import Annotated
 
@@ -20,8 +21,10 @@ def export(
 
     Example: condens export model.condens --onnx model.onnx
     """
-    place = place_for(onnx, force=force)
+    place = place_for(onnx, force=force, inputs=(model,))
     from condens.integrations import onnx as integration
 
+    # torch logs which of its own parts are missing.
+    logging.getLogger("torch.onnx").setLevel(logging.ERROR)
     integration.export(load_model(model), place)
     note(f"The graph is {place}.")

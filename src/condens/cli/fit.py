@@ -3,7 +3,8 @@
 import hashlib
 import shutil
 import sys
-from collections.abc import Sequence
+import warnings as warnings_
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
@@ -22,7 +23,14 @@ from condens.cli.options import (
     Weights,
 )
 from condens.cli.tables import Input, column, listed, parse_pairs, place_for, take
-from condens.errors import ArgumentError
+from condens.errors import (
+    ArgumentError,
+    CollapsedComponentsWarning,
+    IllConditionedWarning,
+    RunDirectoryError,
+    UnexplainedRowsWarning,
+    UnusedComponentsWarning,
+)
 
 if TYPE_CHECKING:
     import numpy as np
@@ -34,17 +42,28 @@ if TYPE_CHECKING:
 
 # Rows that a verdict needs, and the most that it gets.
 MIN_TEST_ROWS, MAX_TEST_ROWS = 20, 10_000
+# Warnings of the training's history.
+TOLD_BY_THE_VERDICT = (
+    CollapsedComponentsWarning,
+    IllConditionedWarning,
+    UnexplainedRowsWarning,
+    UnusedComponentsWarning,
+)
 
 
 def fit(
     data: Source,
     target: Annotated[
-        list[str], typer.Option("--target", "-t", help="A column to predict; several, once each.")
+        list[str], typer.Option("--target", "-t", help="A column to predict; repeat for several.")
     ],
     output: Annotated[Path, typer.Option("--output", "-o", help="Where the model goes.")],
     condition: Annotated[
         list[str] | None,
-        typer.Option("--condition", "-c", help="A column to predict from; by default all others."),
+        typer.Option(
+            "--condition",
+            "-c",
+            help="A column to predict from; repeat for several; by default all others.",
+        ),
     ] = None,
     ignore: Annotated[list[str] | None, typer.Option(help="A column to leave out.")] = None,
     transform: Annotated[
@@ -55,15 +74,25 @@ def fit(
         ),
     ] = None,
     components: Annotated[
-        str | None, typer.Option(help="Of each mixture, a number or auto; by the rows by default.")
+        str | None,
+        typer.Option(
+            help="Gaussians in each predicted mixture: a number, or auto to try several; chosen by "
+            "the number of rows by default."
+        ),
     ] = None,
     covariance: Annotated[
         str | None, typer.Option(help="full, diagonal, tied or low_rank.", show_default="full")
     ] = None,
     members: Annotated[
-        int | None, typer.Option(help="Networks whose densities are averaged.", show_default="5")
+        int | None,
+        typer.Option(min=1, help="Networks whose densities are averaged.", show_default="5"),
     ] = None,
-    epochs: Annotated[int | None, typer.Option(help="At most; by the rows by default.")] = None,
+    epochs: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help="Passes over the rows, at most; chosen by their number by default."
+        ),
+    ] = None,
     test: Annotated[
         float, typer.Option(help="Fraction of the rows that are kept for the verdict; 0 for none.")
     ] = 0.1,
@@ -75,7 +104,7 @@ def fit(
     groups: Groups = None,
     settings: Annotated[
         Path | None,
-        typer.Option(help="A TOML file with parameters in [model] and in [training]."),
+        typer.Option(help=r"A TOML file with parameters in \[model] and in \[training]."),
     ] = None,
     resume: Annotated[
         Path | None,
@@ -95,7 +124,7 @@ def fit(
 
     Example: condens fit houses.csv --target lat --target lon -o model.condens
     """
-    place = place_for(output, force=force)
+    place = place_for(output, force=force, inputs=(data, *filter(None, [settings])))
     parameters = _parameters(settings)
     given = {
         "n_components": components if components in (None, "auto") else _whole(components),
@@ -104,14 +133,18 @@ def fit(
         "epochs": epochs,
     }
     parameters |= {name: value for name, value in given.items() if value is not None}
-    table = Input(data, delimiter, decimal, encoding, dates).read(numeric=target)
+    table = Input(data, delimiter, decimal, encoding, dates).read(
+        [*target, *filter(None, [weights])]
+    )
     chosen = _columns(table, target, condition, ignore or (), weights, groups)
+    transforms = _transforms(transform or (), target)
+    _check_values(chosen, transforms or {})
     kept, held = _divide(table, chosen.groups, test, seed)
     run = _run_directory(place) if resume is None else resume
     from condens.estimator.regressor import MDNRegressor
 
     model = MDNRegressor(
-        target_transform=_transforms(transform or (), target),
+        target_transform=transforms,
         calibration_fraction=calibrate,
         directory=run,
         random_state=seed,
@@ -120,9 +153,17 @@ def fit(
     )
     train = chosen.take(kept)
     try:
-        model.fit(train.conditions, train.targets, train.weights, groups=train.groups)
+        with warnings_.catch_warnings():
+            for category in TOLD_BY_THE_VERDICT:
+                warnings_.simplefilter("ignore", category)
+            model.fit(train.conditions, train.targets, train.weights, groups=train.groups)
+    except RunDirectoryError as error:
+        raise RunDirectoryError(
+            f"{error} To begin anew, remove {run}, unless another fit uses it."
+        ) from error
     except KeyboardInterrupt:
-        note(f"Stopped. The run is kept in {run}: the same command goes on there.")
+        if run.exists():
+            note(f"Stopped. The run is kept in {run}: the same command goes on there.")
         raise
     report = None if held is None else _judge(model, chosen.take(held))
     model.notes_ = _notes(data, chosen, report)
@@ -160,14 +201,15 @@ def _columns(
 ) -> Chosen:
     take(table, ignored, "--ignore")
     known = take(table, targets, "--target")
-    twice = [name for name in conditions or () if name in targets]
-    if twice:
-        raise ArgumentError(
-            "--condition",
-            got=f"is {twice[0]!r}, a target",
-            expected="a column is predicted or predicted from",
-            fix="Leave it out of either.",
-        )
+    one, other = [weights] if weights else [], [groups] if groups else []
+    _refuse_both(
+        "--target", targets, {"--condition": conditions, "--weights": one, "--groups": other}
+    )
+    _refuse_both(
+        "--ignore",
+        ignored,
+        {"--target": targets, "--condition": conditions, "--weights": one, "--groups": other},
+    )
     out = {*targets, *ignored, weights, groups}
     used = conditions or [name for name in table.column_names if name not in out]
     if not used:
@@ -185,6 +227,44 @@ def _columns(
     )
 
 
+def _refuse_both(
+    option: str, names: Sequence[str], others: Mapping[str, Sequence[str] | None]
+) -> None:
+    """Refuse a column that two options claim, which do not go together."""
+    for other, theirs in others.items():
+        both = [name for name in names if name in (theirs or ())]
+        if both:
+            raise ArgumentError(
+                f"the column {both[0]!r}",
+                got=f"is named by {option} and by {other}",
+                expected="it can be only one of the two",
+                fix="Leave it out of either.",
+            )
+
+
+def _check_values(chosen: Chosen, transforms: Mapping[str, Any]) -> None:
+    """Refuse weights and targets before the rows are divided, so that errors count all of them."""
+    import numpy as np
+    import torch
+
+    from condens.transforms.choice import resolve
+
+    if chosen.weights is not None:
+        bad = ~(np.isfinite(chosen.weights) & (chosen.weights >= 0))
+        if bad.any():
+            row = int(bad.argmax())
+            raise ArgumentError(
+                "--weights",
+                got=f"has {chosen.weights[row]:g} in row {row}, counted from 0",
+                expected="numbers from 0 were expected",
+                fix="Use 0 to leave a row out.",
+            )
+    for name, spec in transforms.items():
+        if spec != "auto":
+            values = torch.tensor(chosen.targets[name].to_numpy(), dtype=torch.float64)
+            resolve(spec, "--transform").check(f"the column {name!r}", values)
+
+
 def _divide(
     table: "pa.Table", groups: "NDArray[Any] | None", fraction: float, seed: int
 ) -> tuple["NDArray[np.int64]", "NDArray[np.int64] | None"]:
@@ -194,8 +274,8 @@ def _divide(
     if not 0 <= fraction < 1:
         raise ArgumentError(
             "--test",
-            got=f"is {fraction}",
-            expected="a fraction from 0 to 1 was expected",
+            got=f"is {fraction:g}",
+            expected="a fraction from 0 to below 1 was expected",
             fix="Pass 0.1, or 0 for none.",
         )
     rows = np.arange(len(table))
@@ -234,7 +314,10 @@ def _verdict(
             if one.gain is not None:
                 lines.append(f"  {_BASELINES.get(name, name)}: {one.gain}")
     elif test:
-        lines.append(f"Too few rows for a verdict: {MIN_TEST_ROWS} must be left out of the fit.")
+        lines.append(
+            f"No verdict: it needs {MIN_TEST_ROWS} rows, and --test {test:g} keeps fewer. Pass a "
+            "larger --test, or judge by a table of its own with condens evaluate."
+        )
     else:
         lines.append("No rows were kept for a verdict (--test 0).")
     lines += [f"Warning: {text}" for text in model.history_.warnings]
@@ -248,14 +331,14 @@ _BASELINES = {"linear": "a linear model", "marginal": "one Gaussian for all rows
 
 def _advice(report: "Report | None", place: Path, *, calibrated: bool) -> list[str]:
     """Return the next steps that this result asks for."""
-    found = [f"condens explore {place}    a page to play with"]
+    found = [f"condens explore {place}    to see the densities in a browser"]
     gains = [] if report is None else [one.gain for one in report.baselines.values() if one.gain]
     if any(gain.value < 2 * gain.standard_error for gain in gains):
         found.append("more rows or other columns: a simple model is as good as this one")
     off = report is not None and any(not one.is_expected for one in report.coverage)
     if off and not calibrated:
         found.append("condens fit … --calibrate 0.1    for intervals with guaranteed coverage")
-    found.append(f"condens evaluate {place} NEW.csv --html report.html    on rows of another day")
+    found.append(f"condens evaluate {place} NEW.csv --html report.html    on new rows")
     return found
 
 

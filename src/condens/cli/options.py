@@ -1,9 +1,21 @@
 """Arguments and options that several commands have."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
+
+MAX_SEED = 2**32 - 1
+
+
+def probabilities(value: float | Sequence[float] | None) -> float | Sequence[float] | None:
+    """Refuse numbers that are no probability of an interval."""
+    for each in [value] if isinstance(value, float | int) else value or ():
+        if not 0 < each < 1:
+            raise typer.BadParameter(f"{each:g} is not between 0 and 1. For 90 %, pass 0.9.")
+    return value
+
 
 ModelFile = Annotated[
     Path, typer.Argument(metavar="MODEL", help="A model file, as `condens fit` writes it.")
@@ -22,7 +34,8 @@ Decimal = Annotated[
     str | None, typer.Option(help="Decimal mark of a text file, . or , ; recognised by default.")
 ]
 Encoding = Annotated[
-    str | None, typer.Option(help="Of a text file, such as latin-1; recognised by default.")
+    str | None,
+    typer.Option(help="Character encoding of a text file, such as latin-1; recognised by default."),
 ]
 Dates = Annotated[
     str, typer.Option(help="What to do with dates: refuse, or read them as seconds since 1970.")
@@ -44,8 +57,17 @@ Format = Annotated[
     ),
 ]
 Force = Annotated[bool, typer.Option("--force", help="Overwrite what is there.")]
-Seed = Annotated[int, typer.Option(help="Of everything random.")]
-Weights = Annotated[str | None, typer.Option(help="A column with the weights of the rows.")]
+Seed = Annotated[
+    int,
+    typer.Option(min=0, max=MAX_SEED, help="The same seed gives the same random numbers."),
+]
+Weights = Annotated[
+    str | None, typer.Option(help="A column with the weights of the rows, 0 or more.")
+]
 Groups = Annotated[
-    str | None, typer.Option(help="A column; rows that are alike in it are not independent.")
+    str | None,
+    typer.Option(
+        help="A column, such as a patient's id: rows with the same value stay together wherever "
+        "rows are divided."
+    ),
 ]

@@ -27,7 +27,9 @@ def plot(
     data: Source,
     output: Annotated[Path, typer.Option("--output", "-o", help="A .png, .svg or .pdf file.")],
     kind: Annotated[str, typer.Option(help=", ".join(KINDS) + ".")] = "density",
-    row: Annotated[int, typer.Option(help="Whose density is drawn, from 0.")] = 0,
+    row: Annotated[
+        int, typer.Option(min=0, help="Whose density is drawn; the first row is 0.")
+    ] = 0,
     column: Annotated[str | None, typer.Option(help="Along which an effect is drawn.")] = None,
     target: Annotated[str | None, typer.Option(help="Whose effect or predictions.")] = None,
     delimiter: Delimiter = None,
@@ -49,7 +51,7 @@ def plot(
             expected=f"{', '.join(KINDS)} can be drawn",
             fix="Use one.",
         )
-    place = place_for(output, force=force)
+    place = place_for(output, force=force, inputs=(model, data))
     from condens.files import writing
 
     fitted = load_model(model)

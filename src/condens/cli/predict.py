@@ -15,6 +15,7 @@ from condens.cli.options import (
     ModelFile,
     Output,
     Source,
+    probabilities,
 )
 from condens.cli.tables import (
     Input,
@@ -37,20 +38,31 @@ def predict(
     model: ModelFile,
     data: Source,
     quantile: Annotated[
-        list[float] | None, typer.Option("--quantile", "-q", help="A level, such as 0.05.")
+        list[float] | None,
+        typer.Option("--quantile", "-q", min=0, max=1, help="A level, such as 0.05; repeatable."),
     ] = None,
     interval: Annotated[
-        list[float] | None, typer.Option("--interval", "-i", help="A probability, such as 0.9.")
+        list[float] | None,
+        typer.Option(
+            "--interval",
+            "-i",
+            callback=probabilities,
+            help="The probability of a central interval, such as 0.9; repeatable.",
+        ),
     ] = None,
     conformal: Annotated[
         list[float] | None,
         typer.Option(
-            help="A probability: intervals, and the level of a joint region, that hold so many new "
-            "targets whether the model is right or not. Needs `condens fit --calibrate`."
+            callback=probabilities,
+            help="A probability, such as 0.9: intervals and a joint region that hold this share of "
+            "new targets even where the model is wrong. Needs `condens fit --calibrate`.",
         ),
     ] = None,
     log_density: Annotated[
-        bool, typer.Option("--log-density", help="Of the targets, which the table has too.")
+        bool,
+        typer.Option(
+            "--log-density", help="The log density at the targets, which the table must have too."
+        ),
     ] = False,
     keep: Annotated[
         list[str] | None, typer.Option(help="A column of the table to carry over, such as an id.")
@@ -81,7 +93,7 @@ def predict(
     names, kept = condition_names(fitted), keep or []
     numeric = [*numeric_names(fitted), *targets]
     source = Input(data, delimiter, decimal, encoding, dates)
-    with Writer(output, format, force=force) as writer:
+    with Writer(output, format, force=force, inputs=(model, data)) as writer:
         for part in source.batches(numeric, [*dict.fromkeys([*names, *targets, *kept])]):
             X, y = take(part, names, "the model's column"), take(part, targets, "the target")  # noqa: N806
             columns: dict[str, Any] = {name: part[name] for name in kept}

@@ -6,14 +6,14 @@ import typer
 
 from condens.cli.console import say
 from condens.cli.models import load_model
-from condens.cli.options import Force, Format, ModelFile, Output
+from condens.cli.options import Force, Format, ModelFile, Output, probabilities
 from condens.cli.tables import (
     Writer,
     condition_names,
     listed,
-    numeric_names,
     parse_number,
     parse_pairs,
+    refuse_twice,
     table_of,
     target_names,
 )
@@ -39,7 +39,9 @@ def query(
         str | None,
         typer.Option("--ask", "-a", help="Targets, as lat,lon; by default all that are not given."),
     ] = None,
-    interval: Annotated[float, typer.Option(help="The probability of the intervals.")] = 0.9,
+    interval: Annotated[
+        float, typer.Option(callback=probabilities, help="The probability of the intervals.")
+    ] = 0.9,
     output: Output = None,
     format: Format = None,  # noqa: A002
     force: Force = False,
@@ -62,8 +64,9 @@ def query(
                 expected=f"the columns are {listed(known)}",
                 fix="Use one of these.",
             )
-    fixed = {n: parse_number(n, text) for n, text in pairs.items() if n in targets}
+    fixed = {n: parse_number(f"--given {n}", t) for n, t in pairs.items() if n in targets}
     asked = [n.strip() for n in ask.split(",")] if ask else [n for n in targets if n not in fixed]
+    refuse_twice(asked, "--ask")
     for name in asked:
         if name not in targets or name in fixed:
             raise DimensionError(
@@ -103,7 +106,7 @@ def query(
         correlation = covariance / scale / scale[:, None]
         for name, values in zip(asked, correlation.tolist(), strict=True):
             columns[f"correlation with {name}"] = values
-    with Writer(output, format, force=force) as writer:
+    with Writer(output, format, force=force, inputs=(model,)) as writer:
         writer.write(table_of(columns))
     if writer.format == "table":
         said = ", ".join(f"{name} = {text}" for name, text in pairs.items()) or "nothing"
@@ -114,12 +117,20 @@ def _row(model: "MDNRegressor", names: list[str], pairs: dict[str, str]) -> "pa.
     """Return one row of conditions; what is not given is missing."""
     import pyarrow as pa
 
-    numeric = numeric_names(model)
+    from condens.data.encoder import Numbers
+
     columns = {}
-    for name in names:
+    for name, feature in zip(names, model.encoder_.features, strict=True):
         text = pairs.get(name)
-        if name in numeric:
-            value = None if text is None else parse_number(name, text)
+        if isinstance(feature, Numbers):
+            if text is None and feature.fill is None:
+                raise ArgumentError(
+                    "--given",
+                    got=f"lacks the condition {name!r}",
+                    expected="it was never missing in the table that was fitted",
+                    fix=f"Add --given {name}=…",
+                )
+            value = None if text is None else parse_number(f"--given {name}", text)
             columns[name] = pa.array([value], pa.float64())
         else:
             columns[name] = pa.array([text], pa.string())

@@ -26,7 +26,6 @@ from condens.cli.tables import (
     take,
     target_names,
 )
-from condens.errors import ArgumentError
 
 # Numbers that are drawn at a time.
 NUMBERS_AT_A_TIME = 4_000_000
@@ -35,7 +34,9 @@ NUMBERS_AT_A_TIME = 4_000_000
 def sample(
     model: ModelFile,
     data: Source,
-    number: Annotated[int, typer.Option("-n", "--number", help="Draws for every row.")] = 100,
+    number: Annotated[
+        int, typer.Option("-n", "--number", min=1, help="Draws for every row.")
+    ] = 100,
     seed: Seed = 0,
     output: Output = None,
     format: Format = None,  # noqa: A002
@@ -51,15 +52,11 @@ def sample(
     """
     import numpy as np
 
-    if number < 1:
-        raise ArgumentError(
-            "-n", got=f"is {number}", expected="at least 1 was expected", fix="Pass 100."
-        )
     fitted = load_model(model)
     names, targets = condition_names(fitted), target_names(fitted)
     source = Input(data, delimiter, decimal, encoding, dates)
     some = max(1, NUMBERS_AT_A_TIME // (number * len(targets)))
-    with Writer(output, format, force=force) as writer:
+    with Writer(output, format, force=force, inputs=(model, data)) as writer:
         row = 0
         for part in source.batches(numeric_names(fitted), names):
             for first in range(0, len(part), some):

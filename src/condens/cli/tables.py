@@ -47,7 +47,7 @@ class Input(NamedTuple):
         """Return the whole table; the columns in `numeric` must hold numbers."""
         from condens.data.readers import read_table
 
-        return read_table(self.source, numeric=numeric, **self._options())
+        return read_table(self.source, numeric=[*dict.fromkeys(numeric)], **self._options())
 
     def batches(
         self, numeric: Sequence[str] = (), columns: Sequence[str] | None = None
@@ -55,7 +55,8 @@ class Input(NamedTuple):
         """Yield the table in parts; columns that are not in `numeric` are text."""
         from condens.data.readers import read_batches
 
-        return read_batches(self.source, numeric=numeric, columns=columns, **self._options())
+        names = [*dict.fromkeys(numeric)]
+        return read_batches(self.source, numeric=names, columns=columns, **self._options())
 
     def _options(self) -> dict[str, Any]:
         return {name: value for name, value in self._asdict().items() if name != "source"}
@@ -63,6 +64,7 @@ class Input(NamedTuple):
 
 def take(table: "pa.Table", names: Sequence[str], what: str) -> "pa.Table":
     """Return some columns, or refuse names that the table does not have."""
+    refuse_twice(names, what)
     for name in names:
         if name not in table.column_names:
             raise DimensionError(
@@ -72,6 +74,18 @@ def take(table: "pa.Table", names: Sequence[str], what: str) -> "pa.Table":
                 fix="Use one of these.",
             )
     return table.select(list(names))
+
+
+def refuse_twice(names: Sequence[str], what: str) -> None:
+    """Refuse a name that an option was given twice."""
+    for place, name in enumerate(names):
+        if name in names[:place]:
+            raise DimensionError(
+                what,
+                got=f"names {name!r} twice",
+                expected="each may be named once",
+                fix="Leave one out.",
+            )
 
 
 def listed(names: Sequence[str], most: int = 12) -> str:
@@ -120,11 +134,21 @@ def column(table: "pa.Table", name: str | None, what: str) -> Any:
 # Out.
 
 
-def place_for(path: Path, *, force: bool) -> Path:
-    """Return where a file goes; refuse to overwrite one, and places that can hold none."""
+def place_for(path: Path, *, force: bool, inputs: Sequence[str | Path] = ()) -> Path:
+    """Return where a file goes; refuse to overwrite one, and places that can hold none.
+
+    What the command reads, `inputs`, is not overwritten even by force.
+    """
     fault = cannot_hold(path)
     if fault is not None:
         raise ArgumentError(str(path), **fault)
+    if path.exists() and any(path.samefile(each) for each in inputs if Path(each).exists()):
+        raise ArgumentError(
+            str(path),
+            got="is a file that this command reads",
+            expected="that is never overwritten",
+            fix="Pass another name.",
+        )
     if path.exists() and not force:
         raise ArgumentError(
             str(path),
@@ -142,9 +166,17 @@ class Writer:
         path: of the file; None for standard output.
         format: see `options.Format`.
         force: overwrite a file.
+        inputs: files that the command reads.
     """
 
-    def __init__(self, path: Path | None, format: str | None, *, force: bool = False) -> None:  # noqa: A002
+    def __init__(
+        self,
+        path: Path | None,
+        format: str | None,  # noqa: A002
+        *,
+        force: bool = False,
+        inputs: Sequence[str | Path] = (),
+    ) -> None:
         if format is not None and format not in FORMATS:
             raise ArgumentError(
                 "--format",
@@ -153,7 +185,22 @@ class Writer:
                 fix="Use one of these.",
             )
         terminal = path is None and sys.stdout.isatty()
-        ending = None if path is None else ENDINGS.get(path.suffix.lower())
+        suffix = "" if path is None else path.suffix.lower()
+        if suffix and suffix not in ENDINGS and format is None:
+            raise ArgumentError(
+                str(path),
+                got=f"ends with {suffix}",
+                expected=f"{', '.join(ENDINGS)} were expected",
+                fix="Pass another name, or --format.",
+            )
+        if path is not None and format == "table":
+            raise ArgumentError(
+                "--format",
+                got="is table, for a file",
+                expected="tables are drawn on a terminal",
+                fix="Pass --format csv, or leave -o out.",
+            )
+        ending = ENDINGS.get(suffix)
         self.format = format or ending or ("table" if terminal else "csv")
         if terminal and self.format in BINARY:
             raise ArgumentError(
@@ -162,7 +209,7 @@ class Writer:
                 expected="it holds bytes that are no text",
                 fix="Pass -o with a name.",
             )
-        self.path = None if path is None else place_for(path, force=force)
+        self.path = None if path is None else place_for(path, force=force, inputs=inputs)
         self.count = 0
         self._stack, self._file = ExitStack(), sys.stdout.buffer
         self._inner: Any = None
@@ -275,7 +322,7 @@ def parse_pairs(given: Iterable[str], option: str) -> dict[str, str]:
     >>> parse_pairs(["price=250000"], "--given")
     {'price': '250000'}
     """
-    pairs = {}
+    pairs: dict[str, str] = {}
     for each in given:
         name, sign, value = each.rpartition("=")
         if not sign or not name or not value:
@@ -285,6 +332,7 @@ def parse_pairs(given: Iterable[str], option: str) -> dict[str, str]:
                 expected="name=value was expected",
                 fix=f"Write {option} price=250000, for instance.",
             )
+        refuse_twice([*pairs, name.strip()], option)
         pairs[name.strip()] = value.strip()
     return pairs
 

@@ -237,6 +237,13 @@ def _header(file: BufferedReader) -> tuple[bytes, Document]:
         raise ModelFileError(
             "the file", got=f"has {size} bytes", expected="a model file was expected"
         )
+    if start[8:] != b"{":
+        raise ModelFileError(
+            "the file",
+            got="does not begin as a model file does",
+            expected="a file that condens saved was expected",
+            fix="Check that it is the model and not the table, or restore it from a copy.",
+        )
     if not 2 <= length <= min(MAX_HEADER_BYTES, size - 8):
         raise ModelFileError(
             "its header",
