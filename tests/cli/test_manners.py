@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -306,6 +307,21 @@ class TestProcesses:
         assert not state.exists()
         whole, stopped = (parts_of(tmp_path / f"{name}.condens") for name in ("whole", "stopped"))
         assert whole == stopped
+
+    @pytest.mark.slow
+    @pytest.mark.usefixtures("houses")
+    def test_a_million_rows_take_no_more_memory_than_some(self):
+        write_houses(Path("some.csv"), rows=20_000)
+        text = Path("some.csv").read_text()
+        header, rows = text.split("\n", 1)
+        Path("many.csv").write_text("\n".join([header, *([rows.rstrip("\n")] * 50), ""]))
+        used = {}
+        for name in ("some", "many"):
+            command = ["predict", "model.condens", f"{name}.csv", "-o", f"{name}.parquet"]
+            with subprocess.Popen([sys.executable, "-m", "condens", *command]) as process:
+                used[name] = os.wait4(process.pid, 0)[2].ru_maxrss / 1024
+        assert len(pd.read_parquet("many.parquet")) == 1_000_000
+        assert used["many"] < used["some"] + 200  # MB; the rows and their answers take more
 
 
 def parts_of(path):

@@ -85,7 +85,10 @@ def test_compiled_densities_answer_as_they_do(name):
     assert_close(density, net(condition).log_prob(target), rtol=1e-12, atol=1e-12)
 
 
-@pytest.mark.parametrize("name", ["full", "low_rank", "transformed"])
+@pytest.mark.parametrize(
+    "name",
+    ["full", *(pytest.param(n, marks=pytest.mark.slow) for n in ("low_rank", "transformed"))],
+)
 def test_compiled_losses_leave_out_what_was_not_observed(name):
     net, (condition, target) = network(name), rows(name)
     target[0, 1] = target[2] = target[4, 0] = NAN
@@ -96,6 +99,7 @@ def test_compiled_losses_leave_out_what_was_not_observed(name):
     assert all(p.grad is None or p.grad.isfinite().all() for p in net.parameters())
 
 
+@pytest.mark.slow
 def test_compiled_losses_of_whole_numbers_show_gaps():
     """Gaps cannot be told from numbers there; NaN is seen, a wrong loss would not be."""
     net, (condition, target) = network("whole"), rows("whole")

@@ -379,7 +379,7 @@ def spread_out(network, seed=7):
         SLOW_PAIR("ensemble", "log_density"),
         SLOW_PAIR("transforms", "log_density"),
         SLOW_PAIR("ensemble", "mixture"),
-        ("isotropic", "mixture"),
+        SLOW_PAIR("isotropic", "mixture"),
         SLOW_PAIR("full", "sample"),
         SLOW_PAIR("tied", "mixture"),
         SLOW_PAIR("diagonal", "mixture"),
