@@ -4,27 +4,36 @@
 
 A model of five targets with twenty components is made for it, of one network and of five. Every
 client keeps one connection open. States requests a second, and the times within which half and 99 %
-of them are answered; clients and server share one process.
+of them are answered. The clients are threads of one process, the server is another.
 """
 
 import argparse
 import http.client
 import json
+import re
 import statistics
+import subprocess
+import sys
 import threading
 import time
 import warnings
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 
 from condens import MDNRegressor
-from condens.explorer.server import prepare
 
-TOKEN = "a-token-for-measuring-only"
 QUESTIONS = [{"ask": "mean"}, {"ask": "quantiles", "target": "t0"}]
+
+
+class Server(NamedTuple):
+    """Where a server is, and what it asks for."""
+
+    port: int
+    token: str
 
 
 def made(members: int) -> MDNRegressor:
@@ -39,10 +48,10 @@ def made(members: int) -> MDNRegressor:
         return MDNRegressor(20, n_members=members, **options).fit(*frames)
 
 
-def client(port: int, path: str, request: dict, until: float, times: list[float]) -> None:
+def client(server: Server, path: str, request: dict, until: float, times: list[float]) -> None:
     """Ask until a time, and note how long each answer took."""
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
-    headers = {"Authorization": f"Bearer {TOKEN}", "Content-Type": "application/json"}
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
+    headers = {"Authorization": f"Bearer {server.token}", "Content-Type": "application/json"}
     number = 0
     while time.monotonic() < until:
         number += 1
@@ -59,11 +68,11 @@ def client(port: int, path: str, request: dict, until: float, times: list[float]
     connection.close()
 
 
-def measure(port: int, path: str, request: dict, clients: int, seconds: float) -> list[float]:
+def measure(server: Server, path: str, request: dict, clients: int, seconds: float) -> list[float]:
     """Return the times of all answers to clients that ask at once."""
     until, times = time.monotonic() + seconds, list[float]()
     threads = [
-        threading.Thread(target=client, args=(port, path, request, until, times))
+        threading.Thread(target=client, args=(server, path, request, until, times))
         for _ in range(clients)
     ]
     for thread in threads:
@@ -91,21 +100,22 @@ def main() -> None:
         for members in (1, 5):
             path = Path(place, f"{members}.condens")
             made(members).save(path)
-            service = prepare(path, token=TOKEN)
-            thread = threading.Thread(target=service.serve)
-            thread.start()
-            port = int(service.url.split(":")[2].split("/")[0])
+            command = [sys.executable, "-m", "condens", "serve", str(path), "--port", "0"]
+            process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+            said = process.stderr.readline() + process.stderr.readline()
+            port, token = re.search(r":(\d+)\nToken: (\S+)", said).groups()
+            server = Server(int(port), token)
             for address, request, clients in cases:
-                measure(port, address, request, clients, min(seconds, 1.0))  # to warm up
-                times = sorted(measure(port, address, request, clients, seconds))
+                measure(server, address, request, clients, min(seconds, 1.0))  # to warm up
+                times = sorted(measure(server, address, request, clients, seconds))
                 late = times[int(0.99 * (len(times) - 1))]
                 print(
                     f"| {members} | {address} | {clients} | {len(times) / seconds:.0f} "
                     f"| {1e3 * statistics.median(times):.0f} | {1e3 * late:.0f} |",
                     flush=True,
                 )
-            service.stop()
-            thread.join()
+            process.terminate()
+            process.wait()
 
 
 if __name__ == "__main__":

@@ -1,7 +1,9 @@
+import os
 import warnings
 
 import pytest
 from helpers.commands import Result, finished, write_houses
+from helpers.runs import wait_for
 
 from condens.cli.app import run
 
@@ -24,17 +26,24 @@ def call(capfd, monkeypatch):
 
 @pytest.fixture(scope="session")
 def fitted(tmp_path_factory):
-    """Return a directory with houses.csv, new.csv, model.condens and other.condens."""
-    place = tmp_path_factory.mktemp("houses")
+    """Return a directory with tables and models, made by the first worker that needs them."""
+    base = tmp_path_factory.getbasetemp()
+    place = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "houses"
+    try:
+        place.mkdir()
+    except FileExistsError:
+        wait_for((place / "done").exists)
+        return place
     write_houses(place / "houses.csv")
     write_houses(place / "new.csv", rows=40, seed=1)
     for name, more in (
         ("model", ("--calibrate", "0.2")),
         ("other", ("--seed", "1")),
-        ("numbers", ("--ignore", "kind")),
+        ("numbers", ("--ignore", "kind", "--test", "0")),
     ):
         arguments = ["fit", place / "houses.csv", *FIT, *more, "-o", place / f"{name}.condens"]
         assert finished(arguments, place).code == 0
+    (place / "done").touch()
     return place
 
 

@@ -149,7 +149,19 @@ class TestFit:
         assert found["held_out"]["rows"] == 24
         assert re.fullmatch("[0-9a-f]{64}", found["data"]["sha256"])
         assert found["versions"]["condens"] == condens.__version__
+        assert found["settings"]["calibration_fraction"] == 0.2
         assert "held-out" in call("info", "model.condens").out
+
+    @pytest.mark.usefixtures("houses")
+    def test_info_of_any_notes(self, call):
+        model = condens.load("model.condens")
+        model.notes_ = {"conditions": "mine", "list": [1, {"a": None}], "text": "\x1b[31m"}
+        model.save("noted.condens")
+        code, out, _ = call("info", "noted.condens")
+        assert code == 0
+        assert "\x1b" not in out
+        found = json.loads(call("info", "noted.condens", "--json").out)
+        assert (found["list"], found["conditions"]["rooms"]) == ({"": [1, {"a": None}]}, "number")
 
     def test_the_fingerprint_is_that_of_the_values(self, call, houses):
         """The same table with semicolons and decimal commas is the same data."""

@@ -58,12 +58,11 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("kind", BROKEN)
-def test_broken_tables_are_one_line(call, tmp_path, monkeypatch, kind):
+def test_broken_tables_are_one_line(tmp_path, kind):
     content, word = BROKEN[kind]
-    monkeypatch.chdir(tmp_path)
     if content is not None:
         (tmp_path / "no.csv").write_bytes(content)
-    code, out, err = call("fit", "no.csv", *FIT, "-o", "m.condens")
+    code, out, err = finished(["fit", "no.csv", *FIT, "-o", "m.condens"], tmp_path)
     assert (code, out) == (1, "")
     assert err.startswith("Error: ")
     assert err.count("\n") == 1
@@ -273,19 +272,16 @@ class TestProcesses:
         assert found.out == again.out
         assert len(pd.read_csv(houses / "out")) == 40
 
-    @pytest.mark.usefixtures("houses")
-    def test_a_closed_pipe_is_quiet(self):
-        reader, writer = os.pipe()
-        with subprocess.Popen(
-            [sys.executable, "-m", "condens", "sample", "model.condens", "new.csv", "-n", "20000"],
-            stdout=writer,
-            stderr=subprocess.PIPE,
-        ) as process:
-            os.close(writer)
-            first = os.read(reader, 4)
-            os.close(reader)
-            assert (first, process.stderr.read()) == (b"row,", b"")
-            assert process.wait(runs.PATIENCE) in (1, 141)
+    def test_a_closed_pipe_is_quiet(self, houses):
+        pipe = houses / "pipe"
+        os.mkfifo(pipe)
+        command = ["sample", "model.condens", "new.csv", "-n", "20000"]
+        with started(command, houses, stdout=pipe) as process:
+            with pipe.open("rb") as reader:
+                assert reader.read(4) == b"row,"
+            process.join(runs.PATIENCE)
+            assert process.exitcode in (1, 141)
+        assert (houses / "err").read_text() == ""
 
     @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
     def test_an_interrupted_fit_goes_on_to_the_same_bytes(self, tmp_path, number):

@@ -217,7 +217,8 @@ def test_other_models_are_told_apart(models, tmp_path):
 
 # Damage.
 
-DAMAGED = ["tied", "positive", "counts", "backbone", "low rank"]
+SLOW = [pytest.param(kind, marks=pytest.mark.slow) for kind in ("positive", "counts", "low rank")]
+DAMAGED = ["tied", "backbone", *SLOW]
 
 
 @pytest.fixture(scope="module")

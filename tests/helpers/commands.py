@@ -52,12 +52,12 @@ def _main(arguments, streams, directory):
         sys.stderr.flush()
 
 
-def started(arguments, directory, stdin=os.devnull):
+def started(arguments, directory, stdin=os.devnull, stdout=None):
     """Start a command in a process of its own; its output goes to files `out` and `err` there."""
     write = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
     streams = [
         (str(stdin), os.O_RDONLY),
-        (str(directory / "out"), write),
+        (str(stdout or directory / "out"), write),
         (str(directory / "err"), write),
     ]
     return runs.process(_main, list(map(str, arguments)), streams, str(directory))

@@ -287,7 +287,9 @@ def test_outside_the_support(written):
         agree(ours[4:], file.network(condition[4:]).log_prob(target[4:]), torch.float64)
 
 
-@pytest.mark.parametrize("name", ["isotropic", SLOW("ensemble"), SLOW("years"), SLOW("transforms")])
+@pytest.mark.parametrize(
+    "name", [SLOW("isotropic"), SLOW("ensemble"), SLOW("years"), SLOW("transforms")]
+)
 def test_mixture(written, name):
     file = written(name, "mixture")
     for rows in (1, 7, 1000):

@@ -573,6 +573,7 @@ class TestWriting:
             assert path.read_bytes() == before
             assert list(path.parent.iterdir()) == [path]
 
+    @pytest.mark.slow
     @pytest.mark.skipif(sys.platform == "win32", reason="limits no sizes")
     def test_a_full_disk_leaves_the_file_before(self, path):
         """A limit on the size of files makes the write itself fail."""
