@@ -90,6 +90,7 @@ def test_any_part_may_be_imported_first():
         fresh(f"import condens.{row}")
 
 
+@pytest.mark.slow
 def test_threads_may_ask_for_names_at_once():
     code = f"""
 import sys, threading

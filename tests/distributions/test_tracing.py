@@ -108,6 +108,7 @@ def test_compiled_losses_of_whole_numbers_show_gaps():
     assert compiled(net.loss)(condition, target).isnan()
 
 
+@pytest.mark.slow
 def test_compiled_ensembles():
     net = Ensemble([network("full"), network("full")])
     condition, target = rows("full")
@@ -150,7 +151,7 @@ def test_exported_networks_return_mixtures(name):
 
 
 @pytest.mark.parametrize(
-    "name", ["full", "low_rank", pytest.param("whole", marks=pytest.mark.slow)]
+    "name", ["full", *(pytest.param(n, marks=pytest.mark.slow) for n in ("low_rank", "whole"))]
 )
 def test_exported_losses_are_those_of_the_networks(name):
     net, given = network(name), rows(name, 8)

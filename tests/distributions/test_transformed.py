@@ -231,7 +231,10 @@ def test_gradients_of_log_prob(transforms, value):
     assert torch.autograd.gradcheck(log_prob, inputs)
 
 
-@pytest.mark.parametrize("answer", ["mean", "variance", "covariance_matrix", "condition"])
+@pytest.mark.parametrize(
+    "answer",
+    ["mean", "variance", pytest.param("covariance_matrix", marks=pytest.mark.slow), "condition"],
+)
 def test_gradients_of_moments_and_conditionals(answer):
     inputs = [p.requires_grad_() for p in random_parameters((), 2, 4, seed=3, spread=0.5)]
     transforms = [Positive(), Integer(0), Interval(0.0, 1.0, link="logit"), Integer()]

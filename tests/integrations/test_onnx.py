@@ -428,6 +428,7 @@ def test_inside_the_range_bit_for_bit_as_without_one(written, tmp_path):
 
 
 @pytest.mark.parametrize("what", GRAPHS)
+@pytest.mark.slow
 def test_torch_export(what):
     network = network_of(3, "full", 2)
     graph = GRAPHS[what](network).eval()

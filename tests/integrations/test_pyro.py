@@ -150,6 +150,7 @@ def test_hamiltonians_see_the_mixture_on_the_real_line():
     torch.testing.assert_close(transforms["y"](y), x, rtol=1e-9, atol=1e-9)
 
 
+@pytest.mark.slow
 def test_nuts_draws_from_constrained_mixtures():
     ours, model = constrained()
     run = MCMC(NUTS(model, max_tree_depth=3), 60, warmup_steps=30, disable_progbar=True)

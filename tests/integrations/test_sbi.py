@@ -315,6 +315,7 @@ def in_three_rounds(inference, problem, rows):
 
 
 @pytest.mark.parametrize("trainer", [NPE, NPE_A, pytest.param(NPE_B, marks=pytest.mark.slow)])
+@pytest.mark.slow
 def test_gaussian_linear_in_three_rounds(trainer):
     problem = GaussianLinear(correlation=0.3)
     # Quotients of several components need not be densities: NPE-A raises then.
@@ -437,6 +438,7 @@ def error_of_correction(build):
     return (found - product(drawn[:5].double()) + total).abs().max()
 
 
+@pytest.mark.slow
 def test_correction_of_npe_c_is_exact_here_and_wrong_in_sbi():
     """Its z-scored prior has standard deviations for variances, and no correlations."""
     assert error_of_correction(density_estimator(n_components=2, width=16)) < 1e-4

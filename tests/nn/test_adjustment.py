@@ -164,6 +164,7 @@ def test_an_ensemble_has_its_own():
 
 
 @pytest.mark.parametrize("covariance", ["full", "low_rank"])
+@pytest.mark.slow
 def test_compiled_and_exported(covariance):
     network, x, y = adjusted(covariance)
     if covariance == "full":  # the slowest, and the others differ in the head alone

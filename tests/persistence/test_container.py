@@ -680,6 +680,7 @@ class TestLargeHeaders:
         ],
         ids=["depth", "members", "many members", "tensors"],
     )
+    @pytest.mark.slow
     def test_tensors_without_number(self, path, change):
         record, tensors = files.arrays(path.read_bytes())
         record["document"]["network"] = change(record["document"]["network"])
@@ -692,6 +693,7 @@ class TestLargeHeaders:
         text = self.refused(path, files.sealed(record, tensors | more))
         assert f"lists {2**12 + len(tensors)} tensors, but at most 4096 are read" in text
 
+    @pytest.mark.slow
     def test_what_could_not_be_read_is_not_written(self, tmp_path):
         self.seconds = 0.0
         with pytest.raises(ArgumentError, match=r"has 4097 tensors, but at most 4096 go into"):
