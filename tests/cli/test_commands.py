@@ -3,13 +3,17 @@
 import csv
 import io
 import json
+import os
 import re
 import shlex
+import signal
+import urllib.request
 
 import numpy as np
 import pandas as pd
 import pytest
-from helpers.commands import write_houses
+from helpers.commands import started, write_houses
+from helpers.runs import PATIENCE, wait_for
 
 import condens
 from condens.cli.app import COMMANDS, app
@@ -371,3 +375,36 @@ def test_csv_of_names_with_commas_is_read_back(call, houses):
     assert call("fit", "odd.csv", *options).code == 0
     out = call("predict", "odd.condens", "odd.csv").out
     assert next(csv.reader(io.StringIO(out))) == ['la,t "x"_mean', 'la,t "x"_std']
+
+
+@pytest.mark.parametrize(
+    ("name", "more"), [("explore", ["--no-browser"]), ("serve", ["--port", "0"])]
+)
+def test_servers_answer_until_they_are_told_to_stop(houses, name, more):
+    said = houses / "err"
+    with started([*example_of(name), *more], houses) as process:
+        wait_for(lambda: said.exists() and re.search(r"http://127.0.0.1:\d+\D", said.read_text()))
+        port = re.search(r"http://127.0.0.1:(\d+)", said.read_text())[1]
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/healthz") as answer:
+            assert answer.status == 200
+        os.kill(process.pid, signal.SIGTERM)
+        process.join(PATIENCE)
+        assert process.exitcode == -signal.SIGTERM  # after it has drained
+    assert "Traceback" not in said.read_text()
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("default")
+def test_the_demo_ends_with_what_to_do_next(call, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    code, out, _ = call(*example_of("demo"))
+    assert code == 0
+    assert out.endswith("Next: condens explore demo/arm.condens --data demo/arm.csv\n")
+    full, diagonal, exact = (
+        float(re.search(rf"{name}\D*?(-?[\d.]+)", out)[1])
+        for name in ("full covariances", "diagonal covariances", "the exact answer")
+    )
+    assert exact < full < diagonal - 1
+    for name in ("arms.png", "corner.png", "calibration.png", "arm.condens", "arm.csv"):
+        assert (tmp_path / "demo" / name).stat().st_size > 1000
+    assert "exists" in call("demo", "-o", "demo").err
