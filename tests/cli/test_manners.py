@@ -255,6 +255,7 @@ class TestProcesses:
         ids=["closed", "ascii"],
     )
     @pytest.mark.usefixtures("houses")
+    @pytest.mark.slow
     def test_any_standard_output_will_do(self, shell, variables):
         done = subprocess.run(
             f"{sys.executable} -m condens doctor {shell}",
@@ -283,7 +284,9 @@ class TestProcesses:
             assert process.exitcode in (1, 141)
         assert (houses / "err").read_text() == ""
 
-    @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+    @pytest.mark.parametrize(
+        "number", [pytest.param(signal.SIGINT, marks=pytest.mark.slow), signal.SIGKILL]
+    )
     def test_an_interrupted_fit_goes_on_to_the_same_bytes(self, tmp_path, number):
         write_houses(tmp_path / "houses.csv")
         fit = ["fit", "houses.csv", "-t", "lat", "-t", "lon", "--members", "2", "--components", "2"]

@@ -98,6 +98,7 @@ def test_the_edges_are_those_of_the_training_rows_alone(categories, members, tmp
     assert torch.equal(again(x[:9]).means, net(x[:9]).means)
 
 
+@pytest.mark.slow
 def test_a_step_is_learned_sharply():
     generator = torch.Generator().manual_seed(0)
     x = torch.rand(2000, 1, generator=generator)

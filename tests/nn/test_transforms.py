@@ -136,6 +136,7 @@ def test_resumed_training_gives_the_same_bytes(tmp_path, transforms):
         )
 
 
+@pytest.mark.slow
 def test_training_learns_counts():
     generator = torch.Generator().manual_seed(0)
     condition = torch.rand(4000, 1, generator=generator) * 2

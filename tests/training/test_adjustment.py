@@ -47,6 +47,7 @@ def test_a_known_spread_is_found(covariance, factor):
     assert found.nll_before == pytest.approx(network.nll(x, y).mean().item(), rel=1e-9)
 
 
+@pytest.mark.slow
 def test_a_right_spread_stays():
     found = [adjust(*rows_of(seed)) for seed in range(50)]
     logs = np.log([one.spread for one in found])
@@ -77,6 +78,7 @@ def test_the_standard_error_is_honest():
     assert abs(scores.mean()) < 4 / math.sqrt(40) + 0.1  # the shrinkage takes a little
 
 
+@pytest.mark.slow
 def test_few_rows_need_a_clear_answer():
     """With 27 rows the likelihood loses little on average over samples, whatever the truth."""
     losses = []

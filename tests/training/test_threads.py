@@ -84,7 +84,7 @@ def fit(variant, seed):
 
 
 # The others differ from these in what they fit, not in what threads could disturb.
-QUICK = ("dropout", "chosen", "own backbone")
+QUICK = ("dropout", "own backbone")
 
 
 @pytest.mark.parametrize(
