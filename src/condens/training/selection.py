@@ -17,6 +17,7 @@ from condens.nn import Ensemble, MixtureNetwork
 from condens.nn.randomness import loan, torch_seeded_by
 from condens.scalars import as_whole
 from condens.training.batches import Batches, random_folds
+from condens.training.distributed import Group
 from condens.training.history import History
 from condens.training.interruption import how_far, interruption
 from condens.training.loop import Callback, gradients, train
@@ -142,6 +143,7 @@ def reduce_components(
     """Train a network, then copies with fewer components while they are no worse; never warn."""
     rows, held_out = _divide(data, validation, settings)
     generator = Generator().manual_seed(settings.seed)
+    group = Group.current(rows.target.device)
 
     def fit(network: MixtureNetwork, settings: Settings) -> tuple[History, Losses]:
         """Return the history, and the losses of the validation rows."""
@@ -174,7 +176,7 @@ def reduce_components(
         smaller, failed = network, 0
 
         def stopped() -> bool:
-            return interrupted.is_set() or history.stopped == "callback"
+            return group.any(interrupted.is_set()) or history.stopped == "callback"
 
         while smaller.head.n_components > 1 and failed < MAX_FAILURES and not stopped():
             with loan(network, generator):
@@ -182,14 +184,15 @@ def reduce_components(
             history, losses = fit(smaller, again)
             if stopped():  # not trained to its end, it cannot be compared
                 break
-            trials.append(_trial(smaller.head.n_components, history.best_nll, losses, best))
+            trial = _trial(smaller.head.n_components, history.best_nll, losses, best)
+            trials.append(group.agree(trial))
             if trials[-1].worse > trials[-1].standard_error:
                 failed += 1
             else:
                 chosen, failed = Selection(smaller, history, trials), 0
                 best = losses if trials[-1].worse < 0 else best
-    if interrupted.is_set():
-        chosen.history.stopped = "interrupted"
+        if group.any(interrupted.is_set()):
+            chosen.history.stopped = "interrupted"
     return chosen
 
 
@@ -217,6 +220,7 @@ def train_members(
     if folds is None and validation is None and settings.validation_fraction and len(rows) > 1:
         folds, _ = random_folds(len(rows), settings.validation_fraction, settings.seed)
     held_out = None if validation is None else Rows.given(validation, "validation").observed()
+    group = Group.current(rows.target.device)
     kinds = list(kinds)
     if folds is None and held_out is None:
         kinds, variant = kinds[:1], None
@@ -250,15 +254,16 @@ def train_members(
                 kinds.append(variant(best))
             count = min(TRIAL_MEMBERS, n_members)
             ensemble, history = fit(kinds[number], count, trial, f"kind-{number}")
-            if interrupted.is_set() or history.stopped == "callback":
+            if group.any(interrupted.is_set()) or history.stopped == "callback":
                 break
             found = _fold_losses(ensemble, rows, held_out, folds)
-            if lowest is None or _difference(found, lowest, MAX_DIFFERENCE)[0] < 0:
+            better = lowest is None or _difference(found, lowest, MAX_DIFFERENCE)[0] < 0
+            if group.agree(better):
                 best, lowest = number, found
         else:
             ensemble, history = fit(kinds[best], n_members, settings, "members")
-    if interrupted.is_set():
-        history.stopped = "interrupted"
+        if group.any(interrupted.is_set()):
+            history.stopped = "interrupted"
     return ensemble, history
 
 
@@ -279,15 +284,17 @@ def train_alone(
     given = (options.get(name) is not None for name in ("validation", "folds"))
     if not settings.validation_fraction and not any(given):
         variant = None  # there is nothing to compare by
+    group = Group.current()
     with gradients(), interruption() as interrupted:
         (network,) = make(1)
         history = train(network, data, settings, directory=directory, warn=False, **options)
-        if variant is None or interrupted.is_set() or history.stopped == "callback":
+        stopped = group.any(interrupted.is_set()) or history.stopped == "callback"
+        if variant is None or stopped:
             return network, history
         first = {**options, "callbacks": (), "progress": False}
         (other,) = variant(1)
         begun = train(other, data, replace(settings, epochs=1), warn=False, **first)
-        if interrupted.is_set() or not begun.best_nll < history.best_nll:
+        if group.any(interrupted.is_set()) or not begun.best_nll < history.best_nll:
             return network, history
         place = None if directory is None else Path(directory) / "variant"
         (other,) = variant(1)
