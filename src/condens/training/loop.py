@@ -60,7 +60,7 @@ Context = Callable[[], AbstractContextManager[None]]
 
 def train(
     network: DensityNetwork,
-    data: Data,
+    data: Data | Source,
     settings: Settings | None = None,
     *,
     validation: Data | None = None,
@@ -90,7 +90,8 @@ def train(
             Parameters without `requires_grad` stay as they are; `spread` and `tail`, if it has
             some, are dropped.
         data: `Rows`, or (condition, target) or (condition, target, weights). An entry of the
-            target that is NaN was not observed; a row with none observed is left out.
+            target that is NaN was not observed; a row with none observed is left out. Or a
+            `Stream` of shards that are larger than memory.
         settings: see `Settings`.
         validation: rows to validate on, in place of a fraction of the data; of all members.
         folds: the fold of each row of the data [n], whole numbers from 0, −1 for none. A network
@@ -126,18 +127,12 @@ def train(
         fix="Pass the seconds between two states.",
     )
     called = _callbacks(callbacks)
-    rows = Rows.given(data, "data")
-    observed = rows.observed()
-    held_out = None if validation is None else Rows.given(validation, "validation").observed()
-    if folds is not None:
-        folds = _check_folds(folds, rows, validation)[rows.useful.cpu()]
+    group = Group.current(network.target_scaling.scale.device)
+    members = len(network.members) if isinstance(network, Ensemble) else 1
+    source = _source(data, validation, folds, settings, members)
     others = None if adjustment is None else Rows.given(adjustment, "adjustment").observed()
     if others is not None:
         check_rows(network, others)
-    group = Group.current(network.target_scaling.scale.device)
-    members = len(network.members) if isinstance(network, Ensemble) else 1
-    source = RowsInMemory(observed, held_out, folds, settings, members)
-    source.rows_left_out = len(rows) - len(observed)
     show = group.first and (sys.stderr.isatty() if progress is None else progress)
     with ExitStack() as stack:
         stack.enter_context(gradients())
@@ -147,7 +142,7 @@ def train(
         with drawing_from(network, loop.draws):
             history = loop.run(called, Progress(settings.epochs) if show else None)
         if others is not None:
-            history.adjustment = adjust(network, others, settings, training=observed)
+            history.adjustment = adjust(network, others, settings, training=source.typical)
     if warn and interrupted.is_set():
         again = "" if directory is None else " Run the same again to go on."
         warnings.warn(
@@ -156,6 +151,34 @@ def train(
     if warn and group.first:
         history.warn(stacklevel=2)
     return history
+
+
+def _source(
+    data: Data | Source,
+    validation: Data | None,
+    folds: Tensor | None,
+    settings: Settings,
+    n_members: int,
+) -> Source:
+    """Return what to train on."""
+    if isinstance(data, Source):
+        for name, given in (("validation", validation), ("folds", folds)):
+            if given is not None:
+                raise ArgumentError(
+                    name,
+                    got=f"was passed with a {type(data).__name__}",
+                    expected="that says itself which rows are held out",
+                    fix="Leave it out.",
+                )
+        return data
+    rows = Rows.given(data, "data")
+    observed = rows.observed()
+    held_out = None if validation is None else Rows.given(validation, "validation").observed()
+    if folds is not None:
+        folds = _check_folds(folds, rows, validation)[rows.useful.cpu()]
+    source = RowsInMemory(observed, held_out, folds, settings, n_members)
+    source.rows_left_out = len(rows) - len(observed)
+    return source
 
 
 class Place(NamedTuple):

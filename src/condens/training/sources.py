@@ -46,6 +46,11 @@ class Source(ABC):
     def n_rows(self) -> int:
         """The rows of an epoch: those of the member that trains on the most."""
 
+    @property
+    @abstractmethod
+    def typical(self) -> Rows:
+        """Rows in memory that stand for all training rows."""
+
     @abstractmethod
     def check(self, network: DensityNetwork) -> None:
         """Refuse rows that do not fit the network."""
@@ -97,6 +102,11 @@ class RowsInMemory(Source):
     def n_rows(self) -> int:
         """The rows of the largest part."""
         return max(map(len, self.trained))
+
+    @property
+    def typical(self) -> Rows:
+        """All rows."""
+        return self.rows
 
     def check(self, network: DensityNetwork) -> None:
         """Refuse rows that do not fit the network, or are on another device."""
