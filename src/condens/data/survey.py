@@ -35,7 +35,7 @@ TEST, CALIBRATION, ADJUSTMENT, TRAINING = -4, -3, -2, -1
 _SALTS = {"role": 0, "sample": 1, "fold": 2}
 
 
-class Columns(NamedTuple):
+class TableColumns(NamedTuple):
     """The columns of a table, by what they are for."""
 
     conditions: tuple[str, ...]
@@ -126,7 +126,7 @@ class Block(NamedTuple):
         return ~np.isnan(self.target).all(1) & (self.weights > 0)
 
 
-def read_block(part: Part, columns: Columns, roles: Roles, path: str) -> Block:
+def read_block(part: Part, columns: TableColumns, roles: Roles, path: str) -> Block:
     """Read rows: numbers, codes of categories, and roles."""
     table = Table.read(part.table.select(list(columns.conditions)), path)
     target = np.column_stack([_numbers(part.table[name]) for name in columns.targets])
@@ -145,7 +145,7 @@ def read_block(part: Part, columns: Columns, roles: Roles, path: str) -> Block:
     return Block(part, table, target, weights, roles.assign(_hashes(part, columns, roles, "role")))
 
 
-def _hashes(part: Part, columns: Columns, roles: Roles, what: str) -> NDArray[np.float64]:
+def _hashes(part: Part, columns: TableColumns, roles: Roles, what: str) -> NDArray[np.float64]:
     seed = roles.seed * len(_SALTS) + _SALTS[what]
     if columns.groups is not None and what != "sample":
         return hash_values(seed, part.table[columns.groups])
@@ -204,7 +204,7 @@ def segments(shards: Shards) -> list[range]:
 
 
 def blocks(
-    shards: Shards, pieces: Sequence[int], columns: Columns, roles: Roles
+    shards: Shards, pieces: Sequence[int], columns: TableColumns, roles: Roles
 ) -> Iterator[Block]:
     """Yield the rows of some row groups."""
     for number in pieces:
@@ -214,7 +214,7 @@ def blocks(
 
 
 def survey_segment(
-    shards: Shards, pieces: Sequence[int], columns: Columns, roles: Roles
+    shards: Shards, pieces: Sequence[int], columns: TableColumns, roles: Roles
 ) -> Segment:
     """Return what is found in some row groups."""
     found = Segment(weights=np.zeros(roles.n_folds + 1))
@@ -255,7 +255,7 @@ def _count(found: Segment, block: Block, counts: NDArray[np.bool_]) -> None:
 
 
 def _set_apart(
-    found: Segment, block: Block, columns: Columns, roles: Roles, useful: NDArray[np.bool_]
+    found: Segment, block: Block, columns: TableColumns, roles: Roles, useful: NDArray[np.bool_]
 ) -> None:
     import pyarrow as pa
 
@@ -298,7 +298,7 @@ class Survey:
         found: all segments.
     """
 
-    def __init__(self, shards: Shards, columns: Columns, roles: Roles, found: Segment) -> None:
+    def __init__(self, shards: Shards, columns: TableColumns, roles: Roles, found: Segment) -> None:
         self.shards, self.columns, self.roles, self.found = shards, columns, roles, found
         if found.moments is None or not found.useful:
             raise ArgumentError(

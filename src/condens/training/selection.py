@@ -196,6 +196,81 @@ def reduce_components(
     return chosen
 
 
+class Choice(NamedTuple):
+    """The kind of members that validation rows prefer, or what was trained until a stop.
+
+    Args:
+        make: the best kind.
+        ensemble, history: of the last trial, if there was one.
+        stopped: whether a callback or an interruption ended the trials.
+    """
+
+    make: Make
+    ensemble: Ensemble | None = None
+    history: History | None = None
+    stopped: bool = False
+
+
+def choose_kind(
+    kinds: Sequence[Make],
+    data: Data,
+    settings: Settings,
+    *,
+    n_members: int,
+    validation: Data | None = None,
+    folds: Tensor | None = None,
+    directory: str | os.PathLike[str] | None = None,
+    checkpoint_seconds: float = 10.0,
+    callbacks: Callback | Sequence[Callback] = (),
+    progress: bool | None = None,
+    variant: Callable[[int], Make] | None = None,
+) -> Choice:
+    """Try some members of each kind for part of the epochs; never warn.
+
+    A kind makes a number of new networks. The kinds are compared row by row on the same folds, with
+    up to a nat for each row; without validation rows the first kind is taken. With `variant` one
+    more kind is compared, made from the number of the best.
+    """
+    rows = Rows.given(data, "data").observed()
+    folds = _folds(rows, settings, validation, folds)
+    held_out = None if validation is None else Rows.given(validation, "validation").observed()
+    group = Group.current(rows.target.device)
+    kinds = list(kinds)
+    if folds is None and held_out is None:
+        kinds, variant = kinds[:1], None
+    trial = replace(
+        settings,
+        epochs=math.ceil(TRIAL_FRACTION * settings.epochs),
+        patience=math.ceil(TRIAL_FRACTION * settings.patience),
+    )
+    compared = len(kinds) + (variant is not None)
+    best, lowest, ensemble, history = 0, None, None, None
+    with gradients(), interruption() as interrupted:
+        for number in range(compared if compared > 1 else 0):
+            if number == len(kinds) and variant is not None:
+                kinds.append(variant(best))
+            ensemble = Ensemble(kinds[number](min(TRIAL_MEMBERS, n_members)))
+            history = train(
+                ensemble,
+                rows,
+                trial,
+                validation=validation,
+                folds=folds,
+                directory=None if directory is None else Path(directory) / f"kind-{number}",
+                checkpoint_seconds=checkpoint_seconds,
+                callbacks=callbacks,
+                progress=progress,
+                warn=False,
+            )
+            if group.any(interrupted.is_set()) or history.stopped == "callback":
+                return Choice(kinds[best], ensemble, history, stopped=True)
+            found = _fold_losses(ensemble, rows, held_out, folds)
+            better = lowest is None or _difference(found, lowest, MAX_DIFFERENCE)[0] < 0
+            if group.agree(better):
+                best, lowest = number, found
+    return Choice(kinds[best], ensemble, history)
+
+
 def train_members(
     kinds: Sequence[Make],
     data: Data,
@@ -210,61 +285,50 @@ def train_members(
     progress: bool | None = None,
     variant: Callable[[int], Make] | None = None,
 ) -> tuple[Ensemble, History]:
-    """Try some members of each kind for part of the epochs, then train all of the best; never warn.
-
-    A kind makes a number of new networks. The kinds are compared row by row on the same folds, with
-    up to a nat for each row; without validation rows the first kind is taken. With `variant` one
-    more kind is compared, made from the number of the best.
-    """
+    """Choose a kind by `choose_kind`, then train all members of it; never warn."""
     rows = Rows.given(data, "data").observed()
-    if folds is None and validation is None and settings.validation_fraction and len(rows) > 1:
-        folds, _ = random_folds(len(rows), settings.validation_fraction, settings.seed)
-    held_out = None if validation is None else Rows.given(validation, "validation").observed()
-    group = Group.current(rows.target.device)
-    kinds = list(kinds)
-    if folds is None and held_out is None:
-        kinds, variant = kinds[:1], None
-
-    def fit(make: Make, count: int, settings: Settings, name: str) -> tuple[Ensemble, History]:
-        ensemble = Ensemble(make(count))
-        history = train(
-            ensemble,
+    folds = _folds(rows, settings, validation, folds)
+    with gradients(), interruption() as interrupted:
+        chosen = choose_kind(
+            kinds,
             rows,
             settings,
+            n_members=n_members,
             validation=validation,
             folds=folds,
-            directory=None if directory is None else Path(directory) / name,
+            directory=directory,
             checkpoint_seconds=checkpoint_seconds,
             callbacks=callbacks,
             progress=progress,
-            warn=False,
+            variant=variant,
         )
-        return ensemble, history
-
-    trial = replace(
-        settings,
-        epochs=math.ceil(TRIAL_FRACTION * settings.epochs),
-        patience=math.ceil(TRIAL_FRACTION * settings.patience),
-    )
-    compared = len(kinds) + (variant is not None)
-    with gradients(), interruption() as interrupted:
-        best, lowest = 0, None
-        for number in range(compared if compared > 1 else 0):
-            if number == len(kinds) and variant is not None:
-                kinds.append(variant(best))
-            count = min(TRIAL_MEMBERS, n_members)
-            ensemble, history = fit(kinds[number], count, trial, f"kind-{number}")
-            if group.any(interrupted.is_set()) or history.stopped == "callback":
-                break
-            found = _fold_losses(ensemble, rows, held_out, folds)
-            better = lowest is None or _difference(found, lowest, MAX_DIFFERENCE)[0] < 0
-            if group.agree(better):
-                best, lowest = number, found
-        else:
-            ensemble, history = fit(kinds[best], n_members, settings, "members")
-        if group.any(interrupted.is_set()):
+        ensemble, history = chosen.ensemble, chosen.history
+        if not chosen.stopped or ensemble is None or history is None:
+            ensemble = Ensemble(chosen.make(n_members))
+            history = train(
+                ensemble,
+                rows,
+                settings,
+                validation=validation,
+                folds=folds,
+                directory=None if directory is None else Path(directory) / "members",
+                checkpoint_seconds=checkpoint_seconds,
+                callbacks=callbacks,
+                progress=progress,
+                warn=False,
+            )
+        if Group.current(rows.target.device).any(interrupted.is_set()):
             history.stopped = "interrupted"
     return ensemble, history
+
+
+def _folds(
+    rows: Rows, settings: Settings, validation: Data | None, folds: Tensor | None
+) -> Tensor | None:
+    """Return the folds of rows: random ones where none are given, and validation rows neither."""
+    if folds is None and validation is None and settings.validation_fraction and len(rows) > 1:
+        return random_folds(len(rows), settings.validation_fraction, settings.seed)[0]
+    return folds
 
 
 def train_alone(

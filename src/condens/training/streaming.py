@@ -19,10 +19,10 @@ from condens.data.survey import (
     TRAINING,
     Apart,
     Block,
-    Columns,
     Roles,
     Segment,
     Survey,
+    TableColumns,
     blocks,
     read_block,
     segments,
@@ -98,7 +98,7 @@ class Stream(Source):
         """
         others = {*targets, weights, groups}
         used = conditions or [name for name in shards.columns if name not in others]
-        columns = Columns(tuple(used), tuple(targets), weights, groups)
+        columns = TableColumns(tuple(used), tuple(targets), weights, groups)
         _check_columns(shards, columns)
         roles = Roles.of(
             shards.n_rows,
@@ -256,7 +256,7 @@ class Stream(Source):
         return {}
 
 
-def _check_columns(shards: Shards, columns: Columns) -> None:
+def _check_columns(shards: Shards, columns: TableColumns) -> None:
     for name in columns.names:
         if name not in shards.kinds:
             raise ArgumentError(
@@ -296,7 +296,7 @@ class _TargetRows(NamedTuple):
 
 
 def _target_blocks(
-    shards: Shards, pieces: Sequence[int], columns: Columns, roles: Roles
+    shards: Shards, pieces: Sequence[int], columns: TableColumns, roles: Roles
 ) -> Iterator[_TargetRows]:
     # A table has a column at least: the first target stands for the conditions.
     some = columns._replace(conditions=columns.targets[:1])
