@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 from torch import distributed as dist
 
-from condens.errors import ArgumentError, TrainingError
+from condens.errors import ArgumentError, ProcessError
 
 # Seconds that a process waits for the others before it gives up; the name of the variable in the
 # environment that says another number.
@@ -154,12 +154,16 @@ class Group:
         try:
             yield
         except RuntimeError as error:
-            text = str(error).strip().partition("\n")[0][:200]
-            raise TrainingError(
-                f"Process {self.rank} of {self.size} waited for the others in vain "
-                f"({text}).{self._missing()} The limit is {wait_seconds():g} s; "
-                f"{WAIT_VARIABLE} sets another.",
-                outcome="Run the same again to go on from the last state that was saved.",
+            reason = str(error).strip().partition("\n")[0].rpartition("] ")[2].split(". ")[0]
+            late = "timed out" in str(error).lower() or "timeout" in str(error).lower()
+            raise ProcessError(
+                f"process {self.rank} of {self.size}",
+                got=f"waited {wait_seconds():g} s for the others in vain"
+                if late
+                else f"has lost the others ({reason[:200]})",
+                expected=f"a step needs all of them.{self._missing()}",
+                fix="Run the same again: it goes on from the last state that was saved"
+                + (f"; {WAIT_VARIABLE} sets another limit." if late else "."),
             ) from error
 
     def _missing(self) -> str:
@@ -173,7 +177,7 @@ class Group:
         if not ages:
             return ""
         worst = max(ages, key=ages.__getitem__)
-        return f" Process {worst} gave its last sign of life {ages[worst]:.0f} s ago."
+        return f" Process {worst} gave its last sign of life {ages[worst]:.0f} s ago"
 
 
 def wait_seconds() -> float:
