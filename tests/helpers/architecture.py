@@ -180,6 +180,7 @@ ROWS = (
             "distributed",
             "history",
             "interruption",
+            "loaders",
             "loop",
             "members",
             "objective",

@@ -111,7 +111,12 @@ def streamed(pattern, members=1, changes=None, directory=None, transforms=None, 
     ]
     trained = made[0] if members == 1 else Ensemble(made)
     history = train(
-        trained, stream, runs.settings(**(changes or {})), directory=directory, warn=False
+        trained,
+        stream,
+        runs.settings(**(changes or {})),
+        directory=directory,
+        checkpoint_seconds=0.0,
+        warn=False,
     )
     return outcome(trained, history)
 

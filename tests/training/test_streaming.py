@@ -27,7 +27,7 @@ def opened(made, members=1, seed=0):
     generator = torch.Generator().manual_seed(seed)
     columns = made.survey.encoder.columns
     networks = [
-        MixtureNetwork.of(columns, 2, n_components=3, width=8, generator=generator).double()
+        MixtureNetwork.of(columns, 2, n_components=3, width=32, generator=generator).double()
         for _ in range(members)
     ]
     network = networks[0] if members == 1 else Ensemble(networks)
@@ -232,10 +232,11 @@ def test_resumed_in_the_middle_of_an_epoch_gives_the_same_bytes(tmp_path):
     step, count = loop._Loop._step, []
 
     def dies(self, batch):
-        step(self, batch)
         count.append(1)
-        if len(count) == 31:
+        if len(count) == 32:
+            assert self.state.position.batch > 2
             raise InterruptedError
+        step(self, batch)
 
     loop._Loop._step = dies
     try:

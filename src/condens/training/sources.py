@@ -11,7 +11,7 @@ from torch import Generator, Tensor
 from condens.data import Rows
 from condens.errors import ArgumentError
 from condens.nn import DensityNetwork
-from condens.training.batches import Batch, Batches, Noise, random_folds
+from condens.training.batches import Batch, Batches, Noise, batch_size, random_folds
 from condens.training.distributed import Group
 from condens.training.run_directory import hash_tensor
 from condens.training.settings import Settings
@@ -45,6 +45,10 @@ class Source(ABC):
     @abstractmethod
     def n_rows(self) -> int:
         """The rows of an epoch: those of the member that trains on the most."""
+
+    def batch_size(self, settings: Settings) -> int:
+        """Return the number of rows in a step."""
+        return batch_size(settings, self.n_rows)
 
     @property
     @abstractmethod
