@@ -89,22 +89,21 @@ class Batches:
 
         A member with fewer rows than another begins its order again where the others go on.
         """
-        orders, spread = [], []
+        order = self.parts[0].new_empty(len(self.parts), len(self))
+        spread = []
         for member, part in enumerate(self.parts):
             generator = Generator(part.device).manual_seed(
                 mixed_seed(member_seed(seed, member), epoch)
             )
-            order = part[torch.randperm(len(part), generator=generator, device=part.device)]
-            again = -(-len(self) // len(order))
-            order = order.repeat(again)[: len(self)]
-            orders.append(order)
+            shuffled = part[torch.randperm(len(part), generator=generator, device=part.device)]
+            for first in range(0, len(self), len(part)):
+                order[member, first : first + len(part)] = shuffled[: len(self) - first]
             if self.discrete is not None:
                 network, target = self.discrete
-                spread.append(network.standardise_target(target[order], generator))
-        order = torch.stack(orders)
+                spread.append(network.standardise_target(target[order[member]], generator))
         targets = torch.stack(spread) if spread else None
         # A gather for many batches: a slice for each costs nothing.
-        block = size * max(1, ROWS_PER_GATHER // (size * len(orders)))
+        block = size * max(1, ROWS_PER_GATHER // (size * len(order)))
         for first in range(start * size, len(self), block):
             numbers = order[:, first : first + block]
             condition, target, weights = self.rows.take(numbers)

@@ -183,10 +183,7 @@ class _Loop:
         self.resumed = loaded is not None
         if loaded is None:
             # Rows that no member trains on have no say in the scales.
-            used = trained[0] if members == 1 else torch.cat(trained).unique()
-            places = torch.empty(len(rows), dtype=torch.long, device=used.device)
-            places[used] = torch.arange(len(used), device=used.device)
-            self._start(rows.take(used), [places[part] for part in trained])
+            self._start(*_used(rows, trained))
         self.state = State(network, settings)
         # In which the network may be called.
         self.loan: Context = (
@@ -212,7 +209,9 @@ class _Loop:
             elif folds is not None:
                 self.validation = self.batches.with_parts(validated)
             undoing.pop_all()
-        self.noise = Noise(settings, rows.take(trained[0]), network.condition_codes)
+        # As many rows as the first member has, whichever: no more than their shape is asked.
+        alike = Rows(*(part[: len(trained[0])] for part in rows[:2]))
+        self.noise = Noise(settings, alike, network.condition_codes)
         held_out = None if self.validation is self.batches else self.validation
         self.history.rows, self.history.validation_rows = most, len(held_out or ())
         self.saved = time.monotonic()
@@ -562,6 +561,19 @@ def _parts(
                 fix="Pass folds 0, 1, … that each hold some of the rows.",
             )
     return [order[~part].to(device) for part in held], [order[part].to(device) for part in held]
+
+
+def _used(rows: Rows, parts: Sequence[Tensor]) -> tuple[Rows, Sequence[Tensor]]:
+    """Return the rows that are in any part, in the order of a single one, and their parts."""
+    if len(parts) == 1:
+        return rows.take(parts[0]), [torch.arange(len(parts[0]), device=parts[0].device)]
+    seen = torch.zeros(len(rows), dtype=torch.bool, device=parts[0].device)
+    for part in parts:
+        seen[part] = True
+    if bool(seen.all()):
+        return rows, parts
+    places = seen.cumsum(0) - 1
+    return rows.take(seen.nonzero().flatten()), [places[part] for part in parts]
 
 
 def _check_rows(network: DensityNetwork, rows: Rows) -> None:
