@@ -9,6 +9,7 @@ so that the distances, once known, answer for every t and ε.
 """
 
 import math
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import torch
@@ -35,8 +36,7 @@ SHRINKAGE = 4.0
 PLACES = 17
 # Halvings of an interval: to nine digits of ε, and to 10⁻¹² of log t.
 TAIL_HALVINGS, SPREAD_HALVINGS = 30, 38
-ROWS_AT_A_TIME = 4096
-# Rows whose distances are looked at together.
+# Rows that are looked at together: few, because there are numbers for each of their components.
 ROWS_PER_BLOCK = 1024
 # Log density of a row that no component can hold: a number, so that sums stay numbers.
 LOST = -1e50
@@ -144,10 +144,10 @@ class _Distances(NamedTuple):
         training = [module for module in network.modules() if module.training]
         network.eval()
         with loan(network, Generator().manual_seed(0)):
-            parts = [_distances(network, some) for some in batches.in_order(ROWS_AT_A_TIME)]
+            parts = (_distances(network, some) for some in batches.in_order(ROWS_PER_BLOCK))
+            joint, squares = _filled(parts, len(rows))
         for module in training:
             module.training = True
-        joint, squares = (torch.cat(column) for column in zip(*parts, strict=True))
         target, weights = batches.rows.target.double(), batches.rows.weights
         return cls(
             joint,
@@ -204,6 +204,18 @@ class _Distances(NamedTuple):
         )
         score = first.sum(-1)
         return score, second.sum(-1) - score.square()
+
+
+def _filled(parts: Iterable[tuple[Tensor, Tensor]], n_rows: int) -> tuple[Tensor, Tensor]:
+    """Return both columns of parts [b, K] as wholes [n, K], without a second copy of them."""
+    wholes, start = list[Tensor](), 0
+    for part in parts:
+        wholes = wholes or [one.new_empty(n_rows, *one.shape[1:]) for one in part]
+        for whole, one in zip(wholes, part, strict=True):
+            whole[start : start + len(one)] = one
+        start += len(part[0])
+    joint, squares = wholes
+    return joint, squares
 
 
 def _distances(network: DensityNetwork, rows: Rows) -> tuple[Tensor, Tensor]:
