@@ -57,7 +57,7 @@ def as_doubles(values: Any, name: str) -> Doubles:
     >>> as_doubles([[1, None], [True, 0.5]], "table").tolist()
     [[1.0, nan], [1.0, 0.5]]
     """
-    return as_floats(values, name, lambda _: np.float64)
+    return np.asarray(as_floats(values, name, lambda _: np.float64), dtype=np.float64)
 
 
 def exact_precision(dtype: np.dtype[Any]) -> Precision:
@@ -150,12 +150,17 @@ def from_objects(objects: NDArray[np.object_], name: str, where: str = "") -> Do
         ) from None
 
 
+def row_blocks(n_rows: int) -> list[slice]:
+    """Return the rows of a table, some at a time."""
+    return [slice(start, start + ROWS_PER_BLOCK) for start in range(0, n_rows, ROWS_PER_BLOCK)]
+
+
 def refuse_infinite(numbers: Floats, labels: list[str], name: str) -> None:
     """Raise where a number is infinite. Shapes: numbers [n, P]; a label for each column."""
-    for start in range(0, len(numbers), ROWS_PER_BLOCK):
-        infinite = np.isinf(numbers[start : start + ROWS_PER_BLOCK])
+    for some in row_blocks(len(numbers)):
+        infinite = np.isinf(numbers[some])
         if infinite.any():
-            row, column = np.argwhere(infinite)[0] + (start, 0)
+            row, column = np.argwhere(infinite)[0] + (some.start, 0)
             raise NotFiniteError(
                 name,
                 got=f"is {numbers[row, column]:g} in row {row}, {labels[column]}",

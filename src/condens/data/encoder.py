@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from condens.data.arrays import Floats, text_advice
+from condens.data.arrays import Floats, row_blocks, text_advice
 from condens.data.frames import Category, Codes, kind_of
 from condens.data.table import Table, TableLike
 from condens.errors import ArgumentError, DimensionError, NotFiniteError, ShapeError
@@ -150,11 +150,9 @@ class TableEncoder:
         fills = {i: f.fill for i, f in enumerate(self.features) if isinstance(f, Numbers)}
         numbers = _numbers(given, list(fills), name)
         fill = np.array(list(fills.values()), dtype=np.float64)  # NaN where none was missing
-        for column in np.flatnonzero(np.isnan(fill)):
-            unlearned = np.isnan(numbers[:, column])
-            if not unlearned.any():
-                continue
-            row = int(unlearned.argmax())
+        whole, blocks = np.isnan(fill), row_blocks(len(numbers))
+        if any((np.isnan(numbers[some]) & whole).any() for some in blocks):
+            column, row = np.argwhere((np.isnan(numbers) & whole).T)[0]
             raise NotFiniteError(
                 name,
                 got=f"lacks a number in row {row}, {given.labels[list(fills)[column]]}",
@@ -166,13 +164,13 @@ class TableEncoder:
         with np.errstate(over="ignore"):
             exact = np.array_equal(fill, fill.astype(numbers.dtype), equal_nan=True)
         encoded = np.empty((len(numbers), self.columns), numbers.dtype if exact else np.float64)
-        encoded[:, : len(fill)] = numbers
-        for column, flag in self.gaps:
-            missing = np.isnan(numbers[:, column])
-            encoded[missing, column], encoded[:, flag] = fill[column], missing
-        for place, feature in enumerate(self.features):
-            if isinstance(feature, Categories):
-                encoded[:, self.places[place][0]] = _codes(given, place, feature, name)
+        for some in blocks:
+            missing = np.isnan(numbers[some])
+            encoded[some, : len(fill)] = np.where(missing, fill, numbers[some])
+            encoded[some, len(fill) : self.numeric] = missing[:, ~whole]
+        coded = [(i, f) for i, f in enumerate(self.features) if isinstance(f, Categories)]
+        for column, (place, feature) in enumerate(coded, self.numeric):
+            encoded[:, column] = _codes(given, place, feature, name)
         return torch.from_numpy(encoded)
 
     def _check_columns(self, given: Table, name: str) -> None:

@@ -879,8 +879,8 @@ class MDNRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         if keep:
             self._check_columns(table[0])
             inputs = self.inputs_
-            X, *others = table
-            given = inputs.supported(inputs.rows(Table.read_compact(X, "X"), *others))
+            given = inputs.rows(Table.read_compact(table[0], "X"), *table[1:])
+            given = inputs.supported(given)
             asked = choose_transforms(
                 self.target_transform, inputs.labels, inputs.transforms.__getitem__
             )

@@ -161,8 +161,9 @@ class _Distances(NamedTuple):
     @property
     def blocks(self) -> list["_Distances"]:
         """Some rows at a time, which fit into the cache."""
-        columns = (column.split(ROWS_PER_BLOCK) for column in self[:-1])
-        return [_Distances(*part, self.offset) for part in zip(*columns, strict=True)]
+        *columns, offset = self
+        parts = zip(*(column.split(ROWS_PER_BLOCK) for column in columns), strict=True)
+        return [_Distances._make([*part, offset]) for part in parts]
 
     def _body(self, log_spread: float) -> Tensor:
         """Return log πₖpₖ at t [n, K]."""
