@@ -11,9 +11,9 @@ import torch
 from helpers.regressors import regressor
 from numpy.testing import assert_array_equal
 
-# A fit of a million rows with 25 columns in single precision, 0.1 GB, in a process that knows its own
-# peak: above what the imports take. The hidden layers are small, and that of the frame compares no
-# kinds of networks, which takes time and no memory.
+# A fit of a million rows with 25 columns in single precision, 0.1 GB, in a process that knows its
+# own peak: above what the imports take. The hidden layers are small, and that of the frame compares
+# no kinds of networks, which takes time and no memory.
 FIT = """
 import numpy as np, pandas, sklearn, torch
 from condens import MDNRegressor
