@@ -10,6 +10,7 @@ import torch
 from helpers import runs
 from torch import nn
 
+from condens.data import Rows
 from condens.errors import RunDirectoryError
 from condens.nn import HEADS, MLP, Ensemble, FullHead, MixtureNetwork
 from condens.training import Settings, train
@@ -281,3 +282,14 @@ def test_an_identity_that_is_none(tmp_path, theirs):
     ours = identity(runs.network(), runs.settings(), "digest")
     with pytest.raises(RunDirectoryError, match="holds a run with other epochs"):
         check_same(tmp_path, theirs, ours)
+
+
+def test_numbers_are_the_same_data_in_single_and_in_double_precision():
+    network, settings = MixtureNetwork.of(X.shape[1], Y.shape[1]), Settings()
+    single, double = (
+        identity(network, settings, Rows.of(X.float().to(dtype), Y.float().to(dtype)), None)
+        for dtype in (torch.float32, torch.float64)
+    )
+    assert single == double
+    other = X.float().nextafter(torch.tensor(9.0))
+    assert identity(network, settings, Rows.of(other, Y.float()), None) != double

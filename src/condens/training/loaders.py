@@ -20,7 +20,7 @@ from condens.nn import DensityNetwork
 from condens.nn.randomness import mixed_seed
 from condens.training.batches import Batch, Batches, Noise, random_folds
 from condens.training.distributed import Group
-from condens.training.run_directory import hash_tensor
+from condens.training.run_directory import hash_numbers
 from condens.training.settings import Settings
 from condens.training.sources import Source
 
@@ -137,7 +137,7 @@ class LoadedRows(Source):
     def digest(self) -> str:
         """Return a hash of the number of rows, the sample and the rows to validate on."""
         held = self.validation or self.fold_rows or ()
-        parts = [hash_tensor(part) for part in (*self.sample, *held) if part is not None]
+        parts = [hash_numbers(part) for part in (*self.sample, *held) if part is not None]
         return hashlib.sha256(repr((self._n_rows, self.size, parts)).encode()).hexdigest()
 
     def prepare(self, network: DensityNetwork, settings: Settings) -> None:
