@@ -194,16 +194,25 @@ def test_weights_may_be_a_condition(call, houses):
     assert (found.code, found.err) == (0, "")
 
 
-def test_a_warning_is_said_once_in_one_line(call, houses, monkeypatch):
-    from condens.cli import sample
-
-    monkeypatch.setattr(sample, "NUMBERS_AT_A_TIME", 10)  # in several parts
-    pd.read_csv("new.csv").assign(price=1e12).to_csv("far.csv", index=False)
+@pytest.mark.usefixtures("houses")
+def test_a_warning_is_said_once_and_counts_all_parts(call, monkeypatch):
+    monkeypatch.setattr("condens.cli.sample.NUMBERS_PER_BLOCK", 10)
+    monkeypatch.setattr("condens.cli.predict.ROWS_PER_BLOCK", 7)
+    table = pd.read_csv("new.csv")
+    table.assign(price=table["price"].where(table.index % 4 > 0, 1e12)).to_csv(
+        "far.csv", index=False
+    )
     for arguments in (["predict", "-q", "0.5", "-i", "0.9"], ["sample", "-n", "1"]):
         command, *options = arguments
         code, _, err = call(command, "model.condens", "far.csv", *options)
         assert (code, err.count("\n")) == (0, 1)
-        assert err.startswith("Warning: The table is far outside the rows of the fit in ")
+        assert err.startswith(
+            "Warning: The table is far outside the rows of the fit in 10 of 40 row(s): "
+            "column 'price' in 10 row(s), where "
+        )
+    _, _, err = call("predict", "model.condens", "far.csv", "new.csv", "-o", "out")
+    assert err.count("Warning: ") == 1
+    assert "The table is far outside the rows of the fit in 10 of 80 row(s): " in err
 
 
 def test_the_verdict_alone_has_the_warnings_of_the_training(call, tmp_path):

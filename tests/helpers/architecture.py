@@ -310,6 +310,8 @@ ROWS = (
             "predict",
             "query",
             "sample",
+            "scoring",
+            "shards",
             "tables",
         ),
         packages=("typer",),

@@ -2,9 +2,10 @@
 
 import io
 import json
+import os
 import sys
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, suppress
 from csv import writer
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, Self
@@ -47,7 +48,7 @@ class Input(NamedTuple):
         """Return the whole table; the columns in `numeric` must hold numbers."""
         from condens.data.readers import read_table
 
-        return read_table(self.source, numeric=[*dict.fromkeys(numeric)], **self._options())
+        return read_table(self.source, numeric=[*dict.fromkeys(numeric)], **self.options())
 
     def batches(
         self, numeric: Sequence[str] = (), columns: Sequence[str] | None = None
@@ -56,9 +57,10 @@ class Input(NamedTuple):
         from condens.data.readers import read_batches
 
         names = [*dict.fromkeys(numeric)]
-        return read_batches(self.source, numeric=names, columns=columns, **self._options())
+        return read_batches(self.source, numeric=names, columns=columns, **self.options())
 
-    def _options(self) -> dict[str, Any]:
+    def options(self) -> dict[str, Any]:
+        """Return how to read, as the readers take it."""
         return {name: value for name, value in self._asdict().items() if name != "source"}
 
 
@@ -167,6 +169,9 @@ class Writer:
         format: see `options.Format`.
         force: overwrite a file.
         inputs: files that the command reads.
+        metadata: of the schema, in the formats that have one.
+        before_move: is called with the size and time of the written file, before it takes its
+            place.
     """
 
     def __init__(
@@ -176,6 +181,8 @@ class Writer:
         *,
         force: bool = False,
         inputs: Sequence[str | Path] = (),
+        metadata: dict[bytes, bytes] | None = None,
+        before_move: Callable[[os.stat_result], None] | None = None,
     ) -> None:
         if format is not None and format not in FORMATS:
             raise ArgumentError(
@@ -211,6 +218,7 @@ class Writer:
             )
         self.path = None if path is None else place_for(path, force=force, inputs=inputs)
         self.count = 0
+        self._metadata, self._before_move = metadata, before_move
         self._stack, self._file = ExitStack(), sys.stdout.buffer
         self._inner: Any = None
         self._shown: list[pa.Table] = []
@@ -221,11 +229,16 @@ class Writer:
         return self
 
     def __exit__(self, *error: Any) -> None:
-        if error[0] is None:
+        if error[0] is not None:
+            if self._inner is not None and self.format in BINARY:
+                with suppress(Exception):  # the first error is the one to tell
+                    self._inner.close()
+            self._stack.__exit__(*error)
+            return
+        with self._stack:
             self._end()
-        elif self._inner is not None and self.format in BINARY:
-            self._inner.close()
-        self._stack.__exit__(*error)
+            if self._before_move is not None:
+                self._before_move(os.fstat(self._file.fileno()))
 
     def write(self, part: "pa.Table") -> None:
         """Write some rows; every part has the same columns."""
@@ -235,6 +248,8 @@ class Writer:
         elif self.format in ("json", "jsonl"):
             self._write_json(part)
         else:
+            if self.format in BINARY:
+                part = part.replace_schema_metadata(self._metadata)
             if self._inner is None:
                 self._inner = _opened(self.format, self._file, part.schema)
             self._inner.write_table(part)
