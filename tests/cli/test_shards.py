@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -370,12 +371,12 @@ class TestTorchrun:
         sample = ["sample", "model.condens", "shards", "-n", "20"]
         assert call(*sample, "-o", "whole").code == 0
         arguments = torchrun(*sample, "-o", "out", processes=3)
-        with subprocess.Popen(arguments, start_new_session=True) as running:
+        with subprocess.Popen(arguments) as running:
             wait_for(lambda: len([*Path("out").glob(f"*.{kind}")]) >= 4)
-            os.killpg(running.pid, signal.SIGKILL)
+            for number in processes_of("out"):
+                os.kill(number, signal.SIGKILL)
             running.wait(PATIENCE)
-        # The launcher starts its processes in sessions of their own.
-        wait_for(lambda: not alive("out"))
+        wait_for(lambda: not processes_of("out"))
         before = {p.name: p.stat().st_mtime_ns for p in Path("out").glob(f"*.{kind}")}
         assert 4 <= len(before) < 12
         done = subprocess.run(arguments, capture_output=True, text=True)
@@ -386,17 +387,15 @@ class TestTorchrun:
             assert Path("out", name).stat().st_mtime_ns == written
 
 
-def alive(place):
-    """Tell whether a process still writes to a directory of this test."""
-    here = Path.cwd()
-    for each in Path("/proc").glob("[0-9]*"):
-        try:
+def processes_of(place):
+    """Return the processes that this test has started with an argument, the launcher first."""
+    found = []
+    for each in sorted(Path("/proc").glob("[0-9]*"), key=lambda path: int(path.name)):
+        with suppress(OSError):
             words = (each / "cmdline").read_bytes().split(b"\0")
-            if place.encode() in words and (each / "cwd").resolve() == here:
-                return True
-        except OSError:
-            continue
-    return False
+            if place.encode() in words and (each / "cwd").readlink() == Path.cwd():
+                found.append(int(each.name))
+    return found
 
 
 def test_the_record_in_a_file_says_what_it_was_made_from(call, shards):
