@@ -132,7 +132,7 @@ def test_what_is_read_is_not_overwritten_even_by_force(call, houses, arguments):
         (["--weights", "kind"], "houses.csv holds '"),
         (
             ["--weights", "offset"],
-            "--weights has -1 in row 230, counted from 0, but numbers from 0",
+            "--weights has -1 at index [230], but numbers from 0",
         ),
         (["--components", "0"], "--components is 0, but at least 1"),
         (["--calibrate", "1"], "--calibrate is 1.0, but a fraction"),
@@ -141,12 +141,18 @@ def test_what_is_read_is_not_overwritten_even_by_force(call, houses, arguments):
         (["--transform", "offset=count"], "the column 'offset' has -1 at index [230], but whole"),
         (["--dates", "maybe"], "--dates is 'maybe'"),
         (["--settings", "no.toml"], "no.toml: No such file or directory. Check the path."),
+        (["--settings", "model.toml"], "model.toml: [model] width is 0, but"),
+        (["--settings", "training.toml"], "training.toml: [training] clip is -1"),
+        (["--settings", "kind.toml"], "kind.toml: [training] epochs is 'many', but"),
     ],
     ids=lambda value: value if isinstance(value, str) else " ".join(value),
 )
 def test_errors_name_what_was_typed(call, houses, arguments, message):
     table = pd.read_csv("houses.csv")
     table["offset"] = np.where(table.index == 230, -1, 1)
+    Path("model.toml").write_text("[model]\nwidth = 0\n")
+    Path("training.toml").write_text("[training]\nclip = -1\n")
+    Path("kind.toml").write_text('[training]\nepochs = "many"\n')
     table.to_csv("houses.csv", index=False)
     target = "offset" if "offset=count" in arguments else "lat"
     code, out, err = call("fit", "houses.csv", "-t", target, *arguments, "-o", "m.condens")

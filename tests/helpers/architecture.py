@@ -153,6 +153,7 @@ ROWS = (
             "arrays",
             "cells",
             "encoder",
+            "fingerprint",
             "formats",
             "frames",
             "groups",

@@ -1,12 +1,11 @@
 """`condens fit`: a table to a model, and a verdict."""
 
-import hashlib
 import shutil
 import sys
 import warnings as warnings_
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -22,10 +21,11 @@ from condens.cli.options import (
     Source,
     Weights,
 )
-from condens.cli.tables import Input, column, listed, parse_pairs, place_for, take
+from condens.cli.tables import Input, Labelled, Names, listed, parse_pairs, place_for, take
 from condens.errors import (
     ArgumentError,
     CollapsedComponentsWarning,
+    CondensError,
     IllConditionedWarning,
     RunDirectoryError,
     UnexplainedRowsWarning,
@@ -138,7 +138,7 @@ def fit(
     )
     chosen = _columns(table, target, condition, ignore or (), weights, groups)
     transforms = _transforms(transform or (), target)
-    _check_values(chosen, transforms or {})
+    _check_targets(chosen.targets, transforms or {})
     kept, held = _divide(table, chosen.groups, test, seed)
     run = _run_directory(place) if resume is None else resume
     from condens.estimator.regressor import MDNRegressor
@@ -173,24 +173,6 @@ def fit(
     say(_verdict(model, report, place, test=test, calibrated=calibrate > 0))
 
 
-class Chosen(NamedTuple):
-    """The columns of a fit: conditions, targets, and the weights and groups of the rows."""
-
-    conditions: "pa.Table"
-    targets: "pa.Table"
-    weights: "NDArray[np.float64] | None"
-    groups: "NDArray[Any] | None"
-
-    def take(self, rows: "NDArray[np.int64]") -> "Chosen":
-        """Return some of the rows."""
-        return Chosen(
-            self.conditions.take(rows),
-            self.targets.take(rows),
-            None if self.weights is None else self.weights[rows],
-            None if self.groups is None else self.groups[rows],
-        )
-
-
 def _columns(
     table: "pa.Table",
     targets: Sequence[str],
@@ -198,9 +180,9 @@ def _columns(
     ignored: Sequence[str],
     weights: str | None,
     groups: str | None,
-) -> Chosen:
+) -> Labelled:
     take(table, ignored, "--ignore")
-    known = take(table, targets, "--target")
+    take(table, targets, "--target")
     one, other = [weights] if weights else [], [groups] if groups else []
     _refuse_both(
         "--target", targets, {"--condition": conditions, "--weights": one, "--groups": other}
@@ -219,12 +201,8 @@ def _columns(
             expected="one to predict from must be left",
             fix="Ignore fewer, or name fewer targets.",
         )
-    return Chosen(
-        take(table, used, "--condition"),
-        known,
-        column(table, weights, "--weights"),
-        column(table, groups, "--groups"),
-    )
+    names = Names("--condition", "--target")
+    return Labelled.of(table, used, targets, weights, groups, names)
 
 
 def _refuse_both(
@@ -242,26 +220,15 @@ def _refuse_both(
             )
 
 
-def _check_values(chosen: Chosen, transforms: Mapping[str, Any]) -> None:
-    """Refuse weights and targets before the rows are divided, so that errors count all of them."""
-    import numpy as np
+def _check_targets(targets: "pa.Table", transforms: Mapping[str, Any]) -> None:
+    """Refuse targets before the rows are divided, so that errors count all of them."""
     import torch
 
     from condens.transforms.choice import resolve
 
-    if chosen.weights is not None:
-        bad = ~(np.isfinite(chosen.weights) & (chosen.weights >= 0))
-        if bad.any():
-            row = int(bad.argmax())
-            raise ArgumentError(
-                "--weights",
-                got=f"has {chosen.weights[row]:g} in row {row}, counted from 0",
-                expected="numbers from 0 were expected",
-                fix="Use 0 to leave a row out.",
-            )
     for name, spec in transforms.items():
         if spec != "auto":
-            values = torch.tensor(chosen.targets[name].to_numpy(), dtype=torch.float64)
+            values = torch.tensor(targets[name].to_numpy(), dtype=torch.float64)
             resolve(spec, "--transform").check(f"the column {name!r}", values)
 
 
@@ -293,7 +260,7 @@ def _divide(
     return rows[~held], rows[held]
 
 
-def _judge(model: "MDNRegressor", rows: Chosen) -> "Report":
+def _judge(model: "MDNRegressor", rows: Labelled) -> "Report":
     from condens.evaluation import evaluate
 
     return evaluate(
@@ -342,8 +309,10 @@ def _advice(report: "Report | None", place: Path, *, calibrated: bool) -> list[s
     return found
 
 
-def _notes(data: str, chosen: Chosen, report: "Report | None") -> dict[str, Any]:
+def _notes(data: str, chosen: Labelled, report: "Report | None") -> dict[str, Any]:
     """Return what `condens info` shows of a fit: the data, and the held-out scores."""
+    from condens.data.fingerprint import fingerprint
+
     notes: dict[str, Any] = {
         "data": {
             "source": "standard input" if data == "-" else Path(data).name,
@@ -359,23 +328,6 @@ def _notes(data: str, chosen: Chosen, report: "Report | None") -> dict[str, Any]
             "verdict": report.verdict,
         }
     return notes
-
-
-def fingerprint(*tables: "pa.Table") -> str:
-    """Return a digest of names and values, whatever file they came from."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    digest = hashlib.sha256()
-    for table in tables:
-        for name, values in zip(table.column_names, table.columns, strict=True):
-            digest.update(name.encode() + b"\0")
-            if pa.types.is_dictionary(values.type) or pa.types.is_string(values.type):
-                text = pc.fill_null(values.cast(pa.string()), "\1").to_pylist()
-                digest.update("\0".join(text).encode("utf-8", "surrogatepass"))
-            else:
-                digest.update(values.cast(pa.float64(), safe=False).to_numpy().tobytes())
-    return digest.hexdigest()
 
 
 def _run_directory(place: Path) -> Path:
@@ -425,6 +377,7 @@ def _parameters(path: Path | None) -> dict[str, Any]:
     import tomllib
     from dataclasses import fields
 
+    from condens.estimator.construction import check_parameter
     from condens.estimator.document import PLAIN_PARAMETERS
     from condens.training import Settings
 
@@ -444,8 +397,16 @@ def _parameters(path: Path | None) -> dict[str, Any]:
         _check_keys(path, f"[{part}]", document.get(part, {}), known)
     _check_keys(path, "the file", document, {"model", "training"})
     found = dict(document.get("model", {}))
-    if document.get("training"):
-        found["settings"] = Settings(**document["training"])
+    try:
+        for name, value in found.items():
+            check_parameter(name, value)
+    except CondensError as error:
+        raise ArgumentError(f"{path}: [model] {error}") from None
+    try:
+        if document.get("training"):
+            found["settings"] = Settings(**document["training"])
+    except CondensError as error:
+        raise ArgumentError(f"{path}: [training] {error}") from None
     return found
 
 

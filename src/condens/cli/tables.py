@@ -15,7 +15,9 @@ from condens.errors import ArgumentError, DimensionError
 from condens.files import cannot_hold, writing
 
 if TYPE_CHECKING:
+    import numpy as np
     import pyarrow as pa
+    from numpy.typing import NDArray
 
     from condens.estimator.regressor import MDNRegressor
 
@@ -126,11 +128,73 @@ def target_names(model: "MDNRegressor") -> list[str]:
     return list(model.target_names_ or (f"y{number}" for number in range(model.n_targets_)))
 
 
-def column(table: "pa.Table", name: str | None, what: str) -> Any:
-    """Return a column as an array, or None where no name was given."""
-    if name is None:
-        return None
-    return take(table, [name], what)[name].to_numpy()
+class Names(NamedTuple):
+    """What errors call the columns of conditions and of targets."""
+
+    conditions: str = "the model's column"
+    targets: str = "the target"
+
+
+class Labelled(NamedTuple):
+    """Rows with known targets, and their weights and groups, if there are any."""
+
+    conditions: "pa.Table"
+    targets: "pa.Table"
+    weights: "NDArray[np.float64] | None" = None
+    groups: "NDArray[Any] | None" = None
+
+    @classmethod
+    def of(
+        cls,
+        table: "pa.Table",
+        conditions: Sequence[str],
+        targets: Sequence[str],
+        weights: str | None,
+        groups: str | None,
+        names: Names = Names(),  # noqa: B008
+    ) -> "Labelled":
+        """Return columns of a table; refuse names that it lacks, and weights below 0."""
+        weight = None if weights is None else take(table, [weights], "--weights")[weights]
+        group = None if groups is None else take(table, [groups], "--groups")[groups]
+        return cls(
+            take(table, conditions, names.conditions),
+            take(table, targets, names.targets),
+            None if weight is None else _checked_weights(weight.to_numpy()),
+            None if group is None else group.to_numpy(),
+        )
+
+    @classmethod
+    def read(
+        cls, source: Input, model: "MDNRegressor", weights: str | None, groups: str | None
+    ) -> "Labelled":
+        """Read the rows of a file that a model is judged by."""
+        targets = target_names(model)
+        numeric = [*numeric_names(model), *targets, *filter(None, [weights])]
+        return cls.of(source.read(numeric), condition_names(model), targets, weights, groups)
+
+    def take(self, rows: "NDArray[np.int64]") -> "Labelled":
+        """Return some of the rows."""
+        return Labelled(
+            self.conditions.take(rows),
+            self.targets.take(rows),
+            None if self.weights is None else self.weights[rows],
+            None if self.groups is None else self.groups[rows],
+        )
+
+
+def _checked_weights(weights: "NDArray[np.float64]") -> "NDArray[np.float64]":
+    import numpy as np
+
+    bad = ~(np.isfinite(weights) & (weights >= 0))
+    if bad.any():
+        row = int(bad.argmax())
+        raise ArgumentError(
+            "--weights",
+            got=f"has {weights[row]:g} at index [{row}]",
+            expected="numbers from 0 were expected",
+            fix="Use 0 to leave a row out.",
+        )
+    return weights
 
 
 # Out.
