@@ -80,6 +80,15 @@ def test_debug_shows_where(tmp_path, monkeypatch):
         run(["info", "nothing.condens", "--debug"])
 
 
+def refused_with_all_as_before(call, directory, arguments):
+    """Return the error of a command that changes no file."""
+    before = {path.name: path.read_bytes() for path in directory.iterdir()}
+    code, out, err = call(*arguments)
+    assert (code, out, err.count("\n")) == (1, "", 1)
+    assert {path.name: path.read_bytes() for path in directory.iterdir()} == before
+    return err
+
+
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -93,11 +102,8 @@ def test_debug_shows_where(tmp_path, monkeypatch):
 )
 def test_nothing_is_overwritten_unasked(call, houses, arguments):
     (houses / "there.csv").write_text("a\n1\n")
-    before = {path.name: path.read_bytes() for path in houses.iterdir()}
-    code, _, err = call(*arguments)
-    assert code == 1
+    err = refused_with_all_as_before(call, houses, arguments)
     assert "exists, but nothing is overwritten unasked. Pass --force" in err
-    assert {path.name: path.read_bytes() for path in houses.iterdir()} == before
 
 
 @pytest.mark.parametrize(
@@ -106,6 +112,7 @@ def test_nothing_is_overwritten_unasked(call, houses, arguments):
         ["fit", "houses.csv", *FIT, "-o", "houses.csv"],
         ["predict", "model.condens", "new.csv", "-o", "./new.csv"],
         ["sample", "model.condens", "new.csv", "-o", "link.csv"],
+        ["predict", "model.condens", "new.csv", "-o", "./"],
         ["evaluate", "model.condens", "new.csv", "--json", "model.condens"],
         ["plot", "model.condens", "new.csv", "-o", "new.csv"],
         ["export", "model.condens", "--onnx", "model.condens"],
@@ -114,11 +121,8 @@ def test_nothing_is_overwritten_unasked(call, houses, arguments):
 )
 def test_what_is_read_is_not_overwritten_even_by_force(call, houses, arguments):
     (houses / "link.csv").symlink_to("new.csv")
-    before = {path.name: path.read_bytes() for path in houses.iterdir()}
-    code, out, err = call(*arguments, "--force")
-    assert (code, out, err.count("\n")) == (1, "", 1)
+    err = refused_with_all_as_before(call, houses, [*arguments, "--force"])
     assert "is a file that this command reads" in err
-    assert {path.name: path.read_bytes() for path in houses.iterdir()} == before
 
 
 @pytest.mark.parametrize(
@@ -158,6 +162,18 @@ def test_errors_name_what_was_typed(call, houses, arguments, message):
     code, out, err = call("fit", "houses.csv", "-t", target, *arguments, "-o", "m.condens")
     assert (code, out, err.count("\n")) == (1, "", 1)
     assert err.startswith(f"Error: {message}")
+
+
+@pytest.mark.parametrize("name", ["when.csv", "shards"])
+def test_the_remedy_for_dates_is_an_option(call, houses, name):
+    Path("shards").mkdir()
+    table = pd.read_csv("new.csv").assign(price="2024-05-01")
+    table.to_csv("when.csv", index=False)
+    table.to_csv("shards/when.csv", index=False)
+    code, _, err = call("predict", "model.condens", name, "-o", "out.csv" if "." in name else "o")
+    assert code == 1
+    assert "when.csv holds '2024-05-01' in line 2, column 'price'" in err
+    assert "pass --dates seconds, or leave the column out." in err
 
 
 @pytest.mark.parametrize(
