@@ -1,6 +1,5 @@
 """One question to every row of a table or of many, in parts: what `predict` and `sample` share."""
 
-import os
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -132,13 +131,13 @@ class Scoring:
         self._warn()
         after = {shard: ledger.state(shard) for shard in all_}
         others = {*all_}.difference(mine)
-        left = [shard for shard in others if after[shard].kind in ("missing", "foreign")]
+        left = [shard for shard in others if after[shard].is_open]
         if left:
             note(f"{len(left)} of {len(all_)} tables are still with other processes.")
             failed = [shard for shard in mine if after[shard].kind == "failed"]
             # torchrun would stop the other processes as soon as one exits with an error: the
             # last one reports.
-            if failed and not _is_launched():
+            if failed and not shards.launch():
                 self._report({shard: after[shard] for shard in mine}, directory)
             return
         self._report(after, directory)
@@ -230,8 +229,3 @@ def _named(shard: Shard, error: CondensError) -> str:
 
 def _size(path: Path) -> int:
     return path.stat().st_size
-
-
-def _is_launched() -> bool:
-    """Tell whether torchrun started this process."""
-    return "TORCHELASTIC_RUN_ID" in os.environ

@@ -44,10 +44,19 @@ class Shard(NamedTuple):
 
 
 class State(NamedTuple):
-    """How far a shard is; `detail` is an error, or what other answers in its place are."""
+    """How far a shard is; `detail` is an error, or what other answers in its place are.
+
+    A failure is `stale` if it is of an earlier launch, whose tables this one tries again.
+    """
 
     kind: Literal["finished", "failed", "missing", "foreign"]
     detail: str = ""
+    stale: bool = False
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the process that has this shard is still to come to it."""
+        return self.stale or self.kind in ("missing", "foreign")
 
 
 class Process(NamedTuple):
@@ -92,6 +101,16 @@ class Process(NamedTuple):
             if rank == self.rank:
                 mine.append(number)
         return sorted(mine)
+
+
+def launch() -> str:
+    """Return what the processes have in common that torchrun started together; "" without it."""
+    run = os.environ.get("TORCHELASTIC_RUN_ID")
+    if run is None:
+        return ""
+    if run == "none" and os.environ.get("GROUP_WORLD_SIZE", "1") == "1":
+        run = f"process {os.getppid()}"  # nobody gave it a name
+    return f"{run}, {os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}"
 
 
 def are_many(data: Sequence[str], output: str | None) -> bool:
@@ -251,22 +270,21 @@ class Ledger:
         except OSError as error:
             return State("failed", f"{shard.source}: {error.strerror}")
         beside = _read_json(shard.side)
-        told = {name: beside.pop(name, None) for name in ("error", "output")}
+        told = {name: beside.pop(name, None) for name in ("error", "launch", "output")}
+        failed = State("failed", str(told["error"]), stale=told["launch"] != launch())
         if shard.output.exists():
             kept = _embedded(shard) if shard.format in BINARY else beside
             ours = kept == wanted
             if ours and (shard.format in BINARY or told["output"] == _identity_of(shard.output)):
                 return State("finished")
             if beside == wanted and told["error"] is not None:
-                return State("failed", str(told["error"]))
+                return failed
             return State("foreign", "has changed since" if ours else _difference(kept, wanted))
-        if beside == wanted and told["error"] is not None:
-            return State("failed", str(told["error"]))
-        return State("missing")
+        return failed if beside == wanted and told["error"] is not None else State("missing")
 
     def note_failure(self, shard: Shard, record: Mapping[str, Any], error: str) -> None:
         """Leave word of why a shard has no answers, for the process that ends last."""
-        _write_json(shard.side, {**record, "error": error})
+        _write_json(shard.side, {**record, "error": error, "launch": launch()})
 
     def note_output(self, shard: Shard, record: Mapping[str, Any], written: os.stat_result) -> None:
         """Leave a record of answers that are about to be moved to their place.
