@@ -72,6 +72,10 @@ class TrainingError(CondensError):
         self.reason = reason
 
 
+class ProcessError(CondensError):
+    """Another process of a run has ended, or does not answer."""
+
+
 class RunDirectoryError(CondensError):
     """A run directory that is in use, damaged, or of another run."""
 

@@ -10,7 +10,7 @@ from torch.testing import assert_close
 from condens.functional import fused_linear
 from condens.nn import HEADS, MLP, Ensemble, FullHead, MixtureNetwork
 from condens.nn import stack as stacks
-from condens.nn.randomness import drawing_from, kept
+from condens.nn.randomness import RowDraws, drawing_from
 from condens.nn.stack import Stack
 
 MEMBERS, ROWS, CODES = 3, 10, (4, 2)
@@ -128,10 +128,13 @@ def test_gradients_of_targets_and_of_gradients():
 def test_dropout_draws_a_mask_of_its_own_for_each_member():
     networks = members(dropout=0.4)
     stack, (condition, *_) = Stack.of(networks), rows()
-    with drawing_from(networks[0], Generator().manual_seed(3)):
+    draws = RowDraws(range(MEMBERS))
+    draws.begin(epoch=2, first=5, rows=ROWS)
+    with drawing_from(networks[0], draws):
         found = stack.features(condition)
-    generator = Generator().manual_seed(3)
-    first, second = (kept([MEMBERS, ROWS, 8], 0.4, torch.float64, generator) for _ in range(2))
+    draws.begin(epoch=2, first=5, rows=ROWS)
+    first, second = (draws.kept([MEMBERS, ROWS, 8], 0.4, torch.float64) for _ in range(2))
+    assert len({str(mask) for mask in (*first, *second)}) == 2 * MEMBERS
     for m, member in enumerate(networks):
         linear, act, one, other = member.backbone.layers
         hidden = act(linear(condition[m]))

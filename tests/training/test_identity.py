@@ -25,6 +25,7 @@ Y = Y.abs()
 OTHER_SETTINGS = {
     "epochs": 4,
     "batch_size": 32,
+    "accumulation": 2,
     "learning_rate": 0.1,
     "schedule": "constant",
     "warmup_steps": 3,
@@ -260,16 +261,10 @@ def test_ranks_and_members(tmp_path):
 def test_is_the_same_in_every_process_and_through_json(covariance):
     def made():
         network = runs.network(covariance=covariance)
-        return identity(network, runs.settings(), network_rows(), None)
+        return identity(network, runs.settings(), "digest")
 
     assert json.loads(json.dumps(made())) == made()
     assert " at 0x" not in json.dumps(made())
-
-
-def network_rows():
-    from condens.data import Rows
-
-    return Rows.given((X, Y), "data")
 
 
 def test_rows_and_validation_are_told_apart(tmp_path):
@@ -283,6 +278,6 @@ def test_rows_and_validation_are_told_apart(tmp_path):
 
 @pytest.mark.parametrize("theirs", [None, [], {}, "x", {"settings": 3, "network": []}], ids=str)
 def test_an_identity_that_is_none(tmp_path, theirs):
-    ours = identity(runs.network(), runs.settings(), network_rows(), None)
+    ours = identity(runs.network(), runs.settings(), "digest")
     with pytest.raises(RunDirectoryError, match="holds a run with other epochs"):
         check_same(tmp_path, theirs, ours)

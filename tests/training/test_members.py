@@ -13,6 +13,7 @@ from torch.testing import assert_close
 from condens.data import Rows
 from condens.errors import ArgumentError, RunDirectoryError, TrainingError
 from condens.nn import HEADS, Ensemble, FullHead, MixtureNetwork
+from condens.nn.randomness import RowDraws
 from condens.training import Settings, train
 from condens.training.batches import Batches, member_seed, random_folds
 from condens.training.members import Members
@@ -159,7 +160,7 @@ def test_every_member_has_its_own_clip():
     batch = next(
         Batches(together, Rows.of(*data()), [torch.arange(ROWS)] * 3).shuffled(0, 0, 0, 16)
     )
-    state.members.loss(0, batch, complete=True).backward()
+    state.members.loss(0, batch.rows, RowDraws([0, 1, 2]), complete=True).backward()
     state.members.stack.show_gradients()
     before = [[p.grad.clone() for p in one.parameters()] for one in together.members]
     lengths = state.members.gradient_lengths()

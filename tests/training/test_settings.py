@@ -15,7 +15,10 @@ from condens.training import Settings, choose_components, train
 
 NAN, INF = math.nan, math.inf
 FIELDS = {field.name: field for field in dataclasses.fields(Settings)}
-WHOLE = ("epochs", "warmup_steps", "patience", "bound_epochs", "seed", "batch_size")
+WHOLE = (
+    *("epochs", "warmup_steps", "patience", "bound_epochs", "seed", "batch_size"),
+    "accumulation",
+)
 REAL = (
     *("learning_rate", "weight_decay", "clip", "average", "validation_fraction", "entropy"),
     *("condition_noise", "target_noise", "spread", "tail"),
@@ -75,6 +78,7 @@ def test_what_is_welcome_becomes_plain(name):
         ("warmup_steps", 2**63 - 1),
         ("patience", 2**63 - 1),
         ("batch_size", 2**63 - 1),
+        ("accumulation", 2**63 - 1),
         ("clip", INF),
         ("clip", 5e-324),
         ("batch_size", "rule"),

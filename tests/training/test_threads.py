@@ -13,6 +13,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from scipy import stats
 from sklearn.model_selection import cross_val_score
 from torch import Generator, nn
 
@@ -22,9 +23,9 @@ from condens.inference import posterior
 from condens.nn import HEADS, MLP, Ensemble, MixtureNetwork, TableMLP
 from condens.nn.randomness import (
     Dropout,
+    RowDraws,
     drawing_from,
     draws_from_torch,
-    kept,
     torch_seeded_by,
 )
 from condens.persistence import network_from_dict, network_to_dict
@@ -282,6 +283,54 @@ class TestFirstWeights:
             torch.set_default_dtype(torch.float32)
 
 
+def draws(rows, first=0, seeds=(8,)):
+    made = RowDraws(seeds)
+    made.begin(epoch=1, first=first, rows=rows)
+    if len(seeds) == 1:
+        made.choose(0)
+    return made
+
+
+class TestRowDraws:
+    def test_a_row_has_the_same_numbers_in_every_part(self):
+        whole = draws(10, seeds=(1, 2))
+        numbers = [whole.normal([2, 10, 3], torch.float64) for _ in range(2)]
+        mask = whole.kept([2, 10, 6], 0.5, torch.float32)
+        for first, rows in ((0, 4), (4, 1), (5, 5)):
+            part = draws(rows, first, seeds=(1, 2))
+            for expected in numbers:
+                found = part.normal([2, rows, 3], torch.float64)
+                assert torch.equal(found, expected[:, first : first + rows])
+            found = part.kept([2, rows, 6], 0.5, torch.float32)
+            assert torch.equal(found, mask[:, first : first + rows])
+
+    def test_a_member_alone_has_the_numbers_it_has_among_others(self):
+        together, alone = draws(5, seeds=(1, 2)), draws(5, seeds=(2,))
+        expected = together.normal([2, 5, 3], torch.float64)[1]
+        assert torch.equal(alone.normal([5, 3], torch.float64), expected)
+        together.choose(1)
+        assert torch.equal(together.normal([5, 3], torch.float64), expected)
+
+    def test_nothing_repeats_over_calls_rows_members_and_epochs(self):
+        made = RowDraws((1, 2))
+        seen = []
+        for epoch in range(3):
+            made.begin(epoch=epoch, first=7, rows=50)
+            seen += [made.normal([2, 50, 4], torch.float64) for _ in range(3)]
+        numbers = torch.cat([part.flatten() for part in seen])
+        assert len(numbers.unique()) == len(numbers)
+
+    def test_normal_numbers_are_normal_and_independent(self):
+        numbers = draws(2000).normal([2000, 100], torch.float64)
+        assert stats.kstest(numbers.flatten().numpy(), "norm").pvalue > 1e-3
+        bound = 4 / math.sqrt(numbers.numel())
+        for other in (numbers.roll(1, 0), numbers.roll(1, 1), numbers.roll((1, 1), (0, 1))):
+            assert abs((numbers * other).mean().item()) < bound
+            # Of the squares too, which have variance 2.
+            squares = (numbers.square() - 1) * (other.square() - 1) / 2
+            assert abs(squares.mean().item()) < bound
+
+
 class TestDropout:
     def test_draws_from_torch_as_torchs_does_and_within_a_run_from_the_runs_generator(self):
         x, layer = torch.randn(50, 41), nn.Sequential(Dropout(0.3))
@@ -289,15 +338,14 @@ class TestDropout:
         expected = nn.Dropout(0.3)(x)
         torch.manual_seed(8)
         assert torch.equal(layer(x), expected)
-        with drawing_from(layer, Generator().manual_seed(8)):
+        with drawing_from(layer, draws(50)):
             found = layer(x)
-        mask = kept([50, 41], 0.3, torch.float32, Generator().manual_seed(8))
-        assert torch.equal(found, x * mask)
+        assert torch.equal(found, x * draws(50).kept([50, 41], 0.3, torch.float32))
 
     @pytest.mark.parametrize("p", [0.001, 0.1, 0.5, 0.9])
     def test_entries_are_independent(self, p):
         """Of the next ones, by which draws share a word, and of those in the next row."""
-        mask = kept([1000, 402], p, torch.float64, Generator().manual_seed(1)) == 0
+        mask = draws(1000).kept([1000, 402], p, torch.float64) == 0
         share, n = mask.double().mean().item(), mask.numel()
         # Four standard errors, with 10⁻⁵ for the 16 bits.
         assert share == pytest.approx(p, abs=4 * math.sqrt(p * (1 - p) / n) + 1e-5)
@@ -309,26 +357,35 @@ class TestDropout:
 
     @pytest.mark.parametrize(("p", "expected"), [(0.0, 1.0), (1 - 1e-9, 0.0)])
     def test_all_or_nothing(self, p, expected):
-        mask = kept([7], p, torch.float32, Generator().manual_seed(0))
-        assert mask.tolist() == [expected] * 7
+        mask = draws(7).kept([7, 3], p, torch.float32)
+        assert mask.flatten().tolist() == [expected] * 21
 
     def test_leaves_the_mean_and_the_share(self):
-        layer, x = Dropout(0.3), torch.ones(200_000)
-        with drawing_from(layer, Generator().manual_seed(0)):
+        layer, x = Dropout(0.3), torch.ones(2000, 100)
+        with drawing_from(layer, draws(2000)):
             found = layer(x)
         # Four standard errors.
         assert (found == 0).double().mean().item() == pytest.approx(0.3, abs=0.0041)
         assert found.mean().item() == pytest.approx(1, abs=0.0059)
         # The share that is dropped has 16 bits.
         factor = 1 / (1 - round(0.3 * 2**16) / 2**16)
-        assert set(found.tolist()) == {0.0, torch.tensor(factor).item()}
+        assert set(found.flatten().tolist()) == {0.0, torch.tensor(factor).item()}
 
     def test_does_nothing_in_evaluation(self):
-        layer, x, generator = Dropout(0.3).eval(), torch.randn(5), Generator()
-        before = generator.get_state()
-        with drawing_from(layer, generator):
+        layer, x = Dropout(0.3).eval(), torch.randn(5, 2)
+        with drawing_from(layer, draws(5)):
             assert layer(x) is x
-        assert torch.equal(generator.get_state(), before)
+
+    def test_a_backbone_that_changes_the_axes_has_its_own_draws(self):
+        layer, x = Dropout(0.3), torch.ones(60_000)
+        found = []
+        for first in (0, 0, 5):
+            with drawing_from(layer, draws(5, first)):
+                found.append(layer(x))
+        assert torch.equal(found[0], found[1])
+        assert not torch.equal(found[0], found[2])
+        assert (found[0] == 0).double().mean().item() == pytest.approx(0.3, abs=0.0075)
+        assert found[0].amax().item() == pytest.approx(1 / 0.7)
 
     def test_a_copy_made_in_a_run_draws_from_torchs(self):
         copies = []
@@ -342,7 +399,7 @@ class TestDropout:
             )
         for one in (network, copies[0]):
             dropouts = [module for module in one.modules() if isinstance(module, Dropout)]
-            assert [module.generator for module in dropouts] == [None]
+            assert [module.draws for module in dropouts] == [None]
 
 
 class TestWhoDraws:

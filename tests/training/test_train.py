@@ -15,6 +15,7 @@ from condens.data import Rows
 from condens.errors import ArgumentError, ShapeError
 from condens.functional.losses import report_printed_form, uniform_bound, weighted_bound
 from condens.nn import FullHead, MixtureNetwork
+from condens.nn.randomness import RowDraws
 from condens.training import Settings, train
 from condens.training.batches import Batches, Noise, batch_size
 from condens.training.history import Epoch, History
@@ -440,7 +441,7 @@ class TestBatches:
         return Batches(network, Rows.of(x, x)), network
 
     def conditions(self, batches, *arguments):
-        return [batch.condition.flatten().tolist() for batch in batches.shuffled(*arguments)]
+        return [batch.rows.condition.flatten().tolist() for batch in batches.shuffled(*arguments)]
 
     def test_an_epoch_has_every_row_once(self):
         batches, network = self.rows()
@@ -477,27 +478,30 @@ class TestBatches:
 
 
 class TestNoise:
+    def draws(self, rows):
+        draws = RowDraws([0])
+        draws.begin(epoch=0, first=0, rows=rows)
+        draws.choose(0)
+        return draws
+
     def test_has_the_given_scale_and_keeps_gaps(self):
         rows = Rows(torch.zeros(20_000, 2), torch.zeros(20_000, 2))
         rows.target[::2, 0] = NAN
-        noise = Noise(short(condition_noise=0.5, target_noise=0.2), rows)
-        noisy = noise.add(rows, torch.Generator().manual_seed(0))
+        noise = Noise(short(condition_noise=0.5, target_noise=0.2), 20_000, 4)
+        noisy = noise.add(rows, self.draws(20_000))
         assert noisy.condition.std().item() == pytest.approx(0.5, rel=0.03)
         assert noisy.target[:, 1].std().item() == pytest.approx(0.2, rel=0.03)
         assert torch.equal(noisy.target.isnan(), rows.target.isnan())
 
     def test_none_by_zero_and_none_on_whole_numbers(self):
         rows = Rows(torch.zeros(5, 2, dtype=torch.long), torch.zeros(5, 2))
-        noise = Noise(short(condition_noise=0.5, target_noise=0.0), rows)
-        noisy = noise.add(rows, torch.Generator())
+        noise = Noise(short(condition_noise=0.5, target_noise=0.0), 5, 4)
+        noisy = noise.add(rows, self.draws(5))
         assert torch.equal(noisy.condition, rows.condition)
         assert noisy.target is rows.target
 
     def test_the_rule_falls_with_the_rows(self):
-        few, many = (
-            Noise(short(target_noise="rule"), Rows(torch.zeros(n, 1), torch.zeros(n, 1))).target
-            for n in (100, 6400)
-        )
+        few, many = (Noise(short(target_noise="rule"), n, 2).target for n in (100, 6400))
         # n^(−1/(4 + 2)): 64 times the rows, half the noise.
         assert few / many == pytest.approx(2)
 

@@ -1,5 +1,6 @@
 """What people read: messages on stderr, results on stdout, plain where nobody looks."""
 
+import os
 import re
 import sys
 from collections.abc import Iterable, Sequence
@@ -61,8 +62,10 @@ def note(text: str) -> None:
 
 
 def error_line(text: str) -> None:
-    """Write an error to stderr, in one line."""
-    note("Error: " + " ".join(text.split()))
+    """Write an error to stderr, in one line; of several processes, with the number of this one."""
+    rank = os.environ.get("RANK", "0")
+    of = f" (process {rank})" if rank != "0" else ""
+    note(f"Error{of}: " + " ".join(text.split()))
 
 
 def warning_line(text: str) -> None:

@@ -3,9 +3,10 @@
 import shutil
 import sys
 import warnings as warnings_
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
@@ -21,7 +22,16 @@ from condens.cli.options import (
     Source,
     Weights,
 )
-from condens.cli.tables import Input, Labelled, Names, listed, parse_pairs, place_for, take
+from condens.cli.tables import (
+    Input,
+    Labelled,
+    Names,
+    check_names,
+    listed,
+    parse_pairs,
+    place_for,
+    take,
+)
 from condens.errors import (
     ArgumentError,
     CollapsedComponentsWarning,
@@ -42,6 +52,7 @@ if TYPE_CHECKING:
 
 # Rows that a verdict needs, and the most that it gets.
 MIN_TEST_ROWS, MAX_TEST_ROWS = 20, 10_000
+NAMES = Names("--condition", "--target")
 # Warnings of the training's history.
 TOLD_BY_THE_VERDICT = (
     CollapsedComponentsWarning,
@@ -113,6 +124,14 @@ def fit(
             "goes on there. By default one beside the model, removed at the end."
         ),
     ] = None,
+    stream: Annotated[
+        bool,
+        typer.Option(
+            "--stream",
+            help="Read a Parquet or Arrow file in parts, as directories and patterns are: for "
+            "tables that are larger than memory.",
+        ),
+    ] = False,
     seed: Seed = 0,
     delimiter: Delimiter = None,
     decimal: Decimal = None,
@@ -121,6 +140,10 @@ def fit(
     force: Force = False,
 ) -> None:
     """Fit a model to a table, write it to a file, and say in plain words how good it is.
+
+    A directory, or a pattern in quotes such as 'shards/*.parquet', is a table in many files, read
+    in parts. Several processes share the work if torchrun starts them:
+    torchrun --nproc-per-node 4 -m condens fit …
 
     Example: condens fit houses.csv --target lat --target lon -o model.condens
     """
@@ -133,30 +156,59 @@ def fit(
         "epochs": epochs,
     }
     parameters |= {name: value for name, value in given.items() if value is not None}
-    table = Input(data, delimiter, decimal, encoding, dates).read(
-        [*target, *filter(None, [weights])]
-    )
-    chosen = _columns(table, target, condition, ignore or (), weights, groups)
     transforms = _transforms(transform or (), target)
-    _check_targets(chosen.targets, transforms or {})
-    kept, held = _divide(table, chosen.groups, test, seed)
     run = _run_directory(place) if resume is None else resume
+    from condens.data.stream import is_many
     from condens.estimator.regressor import MDNRegressor
+    from condens.training.distributed import Group
 
+    group = Group.current(parameters.get("device"))
     model = MDNRegressor(
         target_transform=transforms,
         calibration_fraction=calibrate,
         directory=run,
         random_state=seed,
-        verbose=sys.stderr.isatty(),
+        verbose=sys.stderr.isatty() and group.first,
         **parameters,
     )
-    train = chosen.take(kept)
+    with _resumable(run):
+        if stream or is_many(data):
+            roles = (target, condition, ignore or (), weights, groups)
+            fitted = _fit_shards(model, data, roles, test, dates)
+        else:
+            table = Input(data, delimiter, decimal, encoding, dates).read(
+                [*target, *filter(None, [weights])]
+            )
+            chosen = _columns(table, target, condition, ignore or (), weights, groups)
+            _check_targets(chosen.targets, transforms or {})
+            fitted = _fit_table(model, data, chosen, test, seed)
+    if not group.first:
+        return
+    report = None if fitted.held_out is None else _judge(model, fitted.held_out)
+    model.notes_ = _notes(fitted, report)
+    model.save(place)
+    if resume is None:
+        shutil.rmtree(run)
+    say(_verdict(model, report, place, test=test, calibrated=calibrate > 0))
+
+
+class Fitted(NamedTuple):
+    """What a fit leaves for the verdict: rows that it has not seen, and what the data were."""
+
+    held_out: Labelled | None
+    source: str
+    rows: int
+    digest: str
+
+
+@contextmanager
+def _resumable(run: Path) -> Iterator[None]:
+    """Say how to go on, or to begin anew, where a fit does not end."""
     try:
         with warnings_.catch_warnings():
             for category in TOLD_BY_THE_VERDICT:
                 warnings_.simplefilter("ignore", category)
-            model.fit(train.conditions, train.targets, train.weights, groups=train.groups)
+            yield
     except RunDirectoryError as error:
         raise RunDirectoryError(
             f"{error} To begin anew, remove {run}, unless another fit uses it."
@@ -165,12 +217,60 @@ def fit(
         if run.exists():
             note(f"Stopped. The run is kept in {run}: the same command goes on there.")
         raise
-    report = None if held is None else _judge(model, chosen.take(held))
-    model.notes_ = _notes(data, chosen, report)
-    model.save(place)
-    if resume is None:
-        shutil.rmtree(run)
-    say(_verdict(model, report, place, test=test, calibrated=calibrate > 0))
+
+
+def _fit_table(
+    model: "MDNRegressor", data: str, chosen: Labelled, test: float, seed: int
+) -> Fitted:
+    from condens.data.fingerprint import fingerprint
+
+    kept, held = _divide(chosen.targets, chosen.groups, test, seed)
+    train = chosen.take(kept)
+    model.fit(train.conditions, train.targets, train.weights, groups=train.groups)
+    return Fitted(
+        None if held is None else chosen.take(held),
+        "standard input" if data == "-" else Path(data).name,
+        len(chosen.targets),
+        fingerprint(chosen.conditions, chosen.targets),
+    )
+
+
+def _fit_shards(
+    model: "MDNRegressor",
+    data: str,
+    columns: tuple[Sequence[str], Sequence[str] | None, Sequence[str], str | None, str | None],
+    test: float,
+    dates: Any,
+) -> Fitted:
+    """Fit to files that are read in parts, each process its own."""
+    from condens.data.stream import Shards
+
+    targets, conditions, ignored, weights, groups = columns
+    _check_test(test)
+    _refuse_contradictions(targets, conditions, ignored, weights, groups)
+    named = None
+    if conditions is not None:
+        named = [*dict.fromkeys([*conditions, *targets, *filter(None, [weights, groups])])]
+    shards = Shards(data, columns=named, dates=dates)
+    for names, option in ((targets, "--target"), (ignored, "--ignore")):
+        check_names(shards.columns, names, option)
+    for name, option in ((weights, "--weights"), (groups, "--groups")):
+        check_names(shards.columns, [name] if name else [], option)
+    out = {*targets, *ignored, weights, groups}
+    used = conditions or [name for name in shards.columns if name not in out]
+    model.fit_shards(
+        shards,
+        targets,
+        used,
+        sample_weight=weights,
+        groups=groups,
+        test_fraction=min(test, MAX_TEST_ROWS / shards.n_rows),
+    )
+    apart = model.held_out_
+    held = None
+    if apart is not None and len(apart.rows) >= MIN_TEST_ROWS:
+        held = Labelled.of(apart.table, used, targets, weights, groups, NAMES)
+    return Fitted(held, Path(data).name, shards.n_rows, shards.digest())
 
 
 def _columns(
@@ -183,15 +283,7 @@ def _columns(
 ) -> Labelled:
     take(table, ignored, "--ignore")
     take(table, targets, "--target")
-    one, other = [weights] if weights else [], [groups] if groups else []
-    _refuse_both(
-        "--target", targets, {"--condition": conditions, "--weights": one, "--groups": other}
-    )
-    _refuse_both(
-        "--ignore",
-        ignored,
-        {"--target": targets, "--condition": conditions, "--weights": one, "--groups": other},
-    )
+    _refuse_contradictions(targets, conditions, ignored, weights, groups)
     out = {*targets, *ignored, weights, groups}
     used = conditions or [name for name in table.column_names if name not in out]
     if not used:
@@ -201,8 +293,25 @@ def _columns(
             expected="one to predict from must be left",
             fix="Ignore fewer, or name fewer targets.",
         )
-    names = Names("--condition", "--target")
-    return Labelled.of(table, used, targets, weights, groups, names)
+    return Labelled.of(table, used, targets, weights, groups, NAMES)
+
+
+def _refuse_contradictions(
+    targets: Sequence[str],
+    conditions: Sequence[str] | None,
+    ignored: Sequence[str],
+    weights: str | None,
+    groups: str | None,
+) -> None:
+    one, other = [weights] if weights else [], [groups] if groups else []
+    _refuse_both(
+        "--target", targets, {"--condition": conditions, "--weights": one, "--groups": other}
+    )
+    _refuse_both(
+        "--ignore",
+        ignored,
+        {"--target": targets, "--condition": conditions, "--weights": one, "--groups": other},
+    )
 
 
 def _refuse_both(
@@ -238,13 +347,7 @@ def _divide(
     """Return the rows to fit and those to judge by, or None where there are too few."""
     import numpy as np
 
-    if not 0 <= fraction < 1:
-        raise ArgumentError(
-            "--test",
-            got=f"is {fraction:g}",
-            expected="a fraction from 0 to below 1 was expected",
-            fix="Pass 0.1, or 0 for none.",
-        )
+    _check_test(fraction)
     rows = np.arange(len(table))
     labels = rows if groups is None else np.unique(groups, return_inverse=True)[1]
     # Of its own: the estimator divides by the seed itself.
@@ -258,6 +361,16 @@ def _divide(
     if held.sum() < MIN_TEST_ROWS:
         return rows, None
     return rows[~held], rows[held]
+
+
+def _check_test(fraction: float) -> None:
+    if not 0 <= fraction < 1:
+        raise ArgumentError(
+            "--test",
+            got=f"is {fraction:g}",
+            expected="a fraction from 0 to below 1 was expected",
+            fix="Pass 0.1, or 0 for none.",
+        )
 
 
 def _judge(model: "MDNRegressor", rows: Labelled) -> "Report":
@@ -309,16 +422,10 @@ def _advice(report: "Report | None", place: Path, *, calibrated: bool) -> list[s
     return found
 
 
-def _notes(data: str, chosen: Labelled, report: "Report | None") -> dict[str, Any]:
+def _notes(fitted: Fitted, report: "Report | None") -> dict[str, Any]:
     """Return what `condens info` shows of a fit: the data, and the held-out scores."""
-    from condens.data.fingerprint import fingerprint
-
     notes: dict[str, Any] = {
-        "data": {
-            "source": "standard input" if data == "-" else Path(data).name,
-            "rows": len(chosen.targets),
-            "sha256": fingerprint(chosen.conditions, chosen.targets),
-        }
+        "data": {"source": fitted.source, "rows": fitted.rows, "sha256": fitted.digest}
     }
     if report is not None:
         notes["held_out"] = {

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from condens.cli import shards
-from condens.cli.console import error_line, in_options, note
+from condens.cli.console import in_options, note
 from condens.cli.shards import Ledger, Process, Shard, State
 from condens.cli.tables import Input, Writer, condition_names, table_of, take
 from condens.errors import ArgumentError, CondensError, ExtrapolationWarning
@@ -190,7 +190,8 @@ class Scoring:
                 "missing": f"{shard.output} is missing: {shard.source} has no answers yet.",
                 "foreign": f"{shard.output} {state.detail}.",
             }
-            error_line(told[state.kind])
+            # Without the number of this process: the table may be another's.
+            note("Error: " + " ".join(told[state.kind].split()))
         total = len(states)
         if missing:
             note(

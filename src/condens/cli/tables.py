@@ -68,16 +68,21 @@ class Input(NamedTuple):
 
 def take(table: "pa.Table", names: Sequence[str], what: str) -> "pa.Table":
     """Return some columns, or refuse names that the table does not have."""
+    check_names(table.column_names, names, what)
+    return table.select(list(names))
+
+
+def check_names(known: Sequence[str], names: Sequence[str], what: str) -> None:
+    """Refuse names that a table does not have, and those that were given twice."""
     refuse_twice(names, what)
     for name in names:
-        if name not in table.column_names:
+        if name not in known:
             raise DimensionError(
                 what,
                 got=f"is {name!r}",
-                expected=f"the columns are {listed(table.column_names)}",
+                expected=f"the columns are {listed(known)}",
                 fix="Use one of these.",
             )
-    return table.select(list(names))
 
 
 def refuse_twice(names: Sequence[str], what: str) -> None:

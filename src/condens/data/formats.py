@@ -53,20 +53,20 @@ class Request(NamedTuple):
 
 def whole(source: TableSource, request: Request) -> pa.Table:
     """Return the table of a file, its columns of text as what they hold."""
-    with opened(source) as file, _guarded(file.label):
+    with opened(source) as file, guarded(file.label):
         reader = _reader(file, request)
         return reader.whole(list(_filled(file.label, reader.tables())))
 
 
 def batches(source: TableSource, request: Request) -> Iterator[pa.Table]:
     """Yield the table of a file in parts; only the numeric columns are converted."""
-    with opened(source) as file, _guarded(file.label):
+    with opened(source) as file, guarded(file.label):
         reader = _reader(file, request)
         yield from _filled(file.label, map(reader.steady, reader.tables()))
 
 
 @contextmanager
-def _guarded(label: str, what: str = "a table") -> Iterator[None]:
+def guarded(label: str, what: str = "a table") -> Iterator[None]:
     """Name the file in what pyarrow raises."""
     try:
         yield
@@ -115,7 +115,7 @@ class _Reader(ABC):
     def __init__(self, source: Source, request: Request) -> None:
         self.source, self.label, self.request = source, source.label, request
         self.numeric = frozenset(request.numeric)
-        self.numbers = _Numbers(source.label, request)
+        self.numbers = ColumnReader(source.label, request)
 
     @abstractmethod
     def tables(self) -> Iterator[pa.Table]:
@@ -142,28 +142,32 @@ class _Reader(ABC):
 
     def chosen(self, names: Sequence[str]) -> list[str]:
         """Return the names of the columns to read, each of which the file has once."""
-        label, request = self.label, self.request
-        wanted = names if request.columns is None else request.columns
-        counts = Counter(names)
-        for name in (*wanted, *request.numeric):
-            if name not in counts:
-                raise _lacks(label, name, names)
-            if not name:
-                raise TableFileError(
-                    label,
-                    got=f"has no name for column {list(names).index('') + 1}",
-                    expected="every column needs one in the header",
-                    fix="Name it, or say which columns to read (pandas writes an index without a "
-                    "name: to_csv(index=False) leaves it out).",
-                )
-            if counts[name] > 1:
-                raise TableFileError(
-                    label,
-                    got=f"has {counts[name]} columns {_short(name)}",
-                    expected="distinct names were expected",
-                    fix="Rename or remove one.",
-                )
+        wanted = names if self.request.columns is None else self.request.columns
+        check_names(self.label, [*wanted, *self.request.numeric], names)
         return list(wanted)
+
+
+def check_names(label: str, wanted: Sequence[str], names: Sequence[str]) -> None:
+    """Refuse columns that a file does not have, has twice, or has without a name."""
+    counts = Counter(names)
+    for name in wanted:
+        if name not in counts:
+            raise _lacks(label, name, names)
+        if not name:
+            raise TableFileError(
+                label,
+                got=f"has no name for column {list(names).index('') + 1}",
+                expected="every column needs one in the header",
+                fix="Name it, or say which columns to read (pandas writes an index without a "
+                "name: to_csv(index=False) leaves it out).",
+            )
+        if counts[name] > 1:
+            raise TableFileError(
+                label,
+                got=f"has {counts[name]} columns {_short(name)}",
+                expected="distinct names were expected",
+                fix="Rename or remove one.",
+            )
 
 
 class _Delimited(_Reader):
@@ -331,7 +335,7 @@ class _Typed(_Reader):
 
     def tables(self) -> Iterator[pa.Table]:
         before = 0
-        with _guarded(self.label, self.what):
+        with guarded(self.label, self.what):
             for table in self.parts():
                 table.validate(full=True)
                 yield self._converted(table, before)
@@ -376,7 +380,7 @@ class _Arrow(_Typed):
             yield pa.Table.from_batches([batch]).select(names)
 
 
-class _Numbers:
+class ColumnReader:
     """Turns columns into numbers; a column of numbers holds no dates, and the reverse."""
 
     def __init__(self, label: str, request: Request) -> None:
@@ -482,6 +486,18 @@ def _decoded(column: pa.ChunkedArray) -> pa.ChunkedArray:
     if kinds.is_run_end_encoded(column.type):
         return pa.compute.run_end_decode(column)
     return column
+
+
+def kind_of_type(reader: ColumnReader, name: str, dtype: pa.DataType) -> str:
+    """Return what a column of a type holds, numbers or categories; refuse others."""
+    reader.settled(name, pa.chunked_array([], dtype))
+    text = kinds.is_dictionary(dtype) or _is_text(dtype)
+    return "categories" if text else "numbers"
+
+
+def table_of(columns: Sequence[pa.ChunkedArray], names: Sequence[str]) -> pa.Table:
+    """Return a table of named columns."""
+    return pa.table(list(columns), names=list(names))
 
 
 def _is_text(dtype: pa.DataType) -> bool:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from numbers import Integral
+from pathlib import Path
 from typing import Any, Protocol
 
 import torch
@@ -37,8 +38,9 @@ from condens.nn.randomness import torch_seeded_by
 from condens.persistence import network_to_dict
 from condens.persistence.header import reason
 from condens.scalars import as_choice, as_fraction, as_real, as_truth, as_whole, refused
-from condens.training import History, Settings
-from condens.training.selection import Make, train_alone, train_members
+from condens.training import History, Settings, train
+from condens.training.selection import Make, choose_kind, train_alone, train_members
+from condens.training.streaming import Stream
 from condens.transforms import Real, Transform, choice
 from condens.transforms.base import ON_A_BOUND
 
@@ -197,14 +199,39 @@ class Architecture:
         *,
         generator: Generator,
         device: torch.device | None = None,
+        stream: Stream | None = None,
+        stream_settings: Settings | None = None,
         **options: Any,
     ) -> tuple[DensityNetwork, History]:
-        """Train networks of the kind that validation rows prefer; see `train_members`."""
+        """Train networks of the kind that validation rows prefer; see `train_members`.
+
+        With a `stream` the rows are a sample of it: kinds are tried on the sample, and networks of
+        the best are trained on the stream, with settings of its own.
+        """
 
         def maker(kind: Architecture) -> Make:
             return partial(kind.members, n_components, generator=generator, device=device)
 
         kinds, compares = self.kinds, self.compares_shortcut
+        if stream is not None:
+            chosen = choose_kind(
+                [maker(kind) for kind in kinds],
+                rows,
+                settings,
+                n_members=self.n_members,
+                variant=(lambda best: maker(replace(kinds[best], shortcut=True)))
+                if compares
+                else None,
+                **options,
+            )
+            if chosen.stopped and chosen.ensemble is not None and chosen.history is not None:
+                return chosen.ensemble.eval(), chosen.history
+            made = chosen.make(self.n_members)
+            network = made[0] if self.n_members == 1 else Ensemble(made)
+            own = {**options, "validation": None, "folds": None}
+            if own["directory"] is not None:
+                own["directory"] = Path(own["directory"]) / "members"
+            return network, train(network, stream, stream_settings, warn=False, **own)
         if self.n_members == 1:
             other = maker(replace(kinds[0], shortcut=True)) if compares else None
             return train_alone(maker(kinds[0]), rows, settings, variant=other, **options)

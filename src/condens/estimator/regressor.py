@@ -20,6 +20,8 @@ from torch import Generator, Tensor, nn
 from condens.data import Rows, TableEncoder, TableLike
 from condens.data.frames import is_frame
 from condens.data.groups import number_groups, read_groups
+from condens.data.stream import Shards
+from condens.data.survey import Apart, TableColumns
 from condens.distributions import Entropies, Mixture, checks
 from condens.errors import (
     ArgumentError,
@@ -44,6 +46,7 @@ from condens.estimator.document import Fitted, from_dict, to_dict
 from condens.estimator.effects import Sweep
 from condens.estimator.inputs import Division, Inputs, divide
 from condens.estimator.predictions import Array, Predictions, draw_seed
+from condens.estimator.shards import open_shards
 from condens.estimator.summary import Summary
 from condens.evaluation.baselines import Baselines
 from condens.evaluation.conformal import Calibration, Region
@@ -52,13 +55,15 @@ from condens.evaluation.permutation import Columns, Importance, importance
 from condens.nn import DensityNetwork
 from condens.persistence.container import naming, read, write
 from condens.persistence.header import short
-from condens.scalars import as_whole
+from condens.scalars import as_fraction, as_whole
 from condens.training import Epoch, History, Settings, default_components, default_settings, train
 from condens.training.adjustment import set_adjustment
 from condens.training.diagnostics import UNNEEDED
+from condens.training.distributed import Group
 from condens.training.interruption import how_far, interruption
 from condens.training.loop import gradients
 from condens.training.selection import MAX_COMPONENTS, reduce_components
+from condens.training.streaming import Stream
 from condens.transforms import Transform
 from condens.transforms.choice import TargetTransform
 
@@ -165,6 +170,7 @@ class MDNRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         calibration_: scores of the rows of `calibrate`, if there were any.
         notes_: JSON values of yours that go with the model into its file, by name; none after a
             fit.
+        held_out_: rows of the shards that `fit_shards` was to keep from the fit; in no file.
         n_features_in_, feature_names_in_: the columns of X.
 
     An entry of y that is NaN was not observed: its row counts with the exact density of its
@@ -190,6 +196,7 @@ class MDNRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     novelty_: Novelty
     summary_: Summary
     calibration_: Calibration
+    held_out_: Apart | None
     notes_: dict[str, Any]
     seed_: int
 
@@ -280,34 +287,68 @@ class MDNRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         """
         parameters = check_parameters(self.get_params(deep=False))
         keep = parameters["warm_start"] and self.__sklearn_is_fitted__()
-        directory, fraction = parameters["directory"], parameters["validation_fraction"]
-        faults = (
-            (
-                directory is not None and keep,
-                "directory",
-                f"is {directory!r} in a fit that continues with a fitted network",
-                "a run in a directory starts with a new network",
-                "Leave it out, or pass warm_start=False.",
-            ),
-            (
-                directory is not None and not isinstance(self.random_state, Integral),
-                "directory",
-                f"is {directory!r} with random_state={self.random_state!r}",
-                "a fit that can be resumed needs the same seed again",
-                "Pass a whole number, such as random_state=0.",
-            ),
-            (
-                validation_data is not None and fraction,
+        self._check_resumable(parameters, keep=keep)
+        fraction = parameters["validation_fraction"]
+        if validation_data is not None and fraction:
+            raise ArgumentError(
                 "validation_data",
-                f"was passed with validation_fraction={fraction}",
-                "one of them was expected",
-                "Leave either out.",
-            ),
-        )
-        for wrong, name, got, expected, fix in faults:
-            if wrong:
-                raise ArgumentError(name, got=got, expected=expected, fix=fix)
+                got=f"was passed with validation_fraction={fraction}",
+                expected="one of them was expected",
+                fix="Leave either out.",
+            )
         return self._fit(parameters, (X, y, sample_weight), groups, validation_data, keep=keep)
+
+    def fit_shards(
+        self,
+        shards: Shards | str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+        targets: Sequence[str],
+        conditions: Sequence[str] | None = None,
+        *,
+        sample_weight: str | None = None,
+        groups: str | None = None,
+        test_fraction: float = 0.0,
+    ) -> Self:
+        """Fit to a table in Parquet or Arrow files that are larger than memory.
+
+        The files are read once for the statistics of all rows, and then once for every epoch, in
+        an order that is shuffled over all of them; see `condens.training.Stream`. Started by
+        torchrun, every process reads its part. Baselines, novelty, the summary, and what `n_bins`
+        and `shortcut` choose, come from a sample of 100 000 rows. Rows are held out by a hash of
+        their file and number, or of their group, at most 100 000 for each purpose.
+
+        Args:
+            shards: a directory, a pattern such as "shards/*.parquet", files, or `Shards`.
+            targets: the columns of y.
+            conditions: the columns of X; all others by default.
+            sample_weight, groups: a column of each.
+            test_fraction: fraction of the rows, or of the groups, to be kept from the fit, see
+                `held_out_`.
+        """
+        parameters = check_parameters(self.get_params(deep=False))
+        fraction = as_fraction("test_fraction", test_fraction, fix="Pass 0 for none, or 0.1.")
+        self._check_resumable(parameters, keep=False)
+        for name in ("splitter", "warm_start"):
+            if parameters[name]:
+                raise ArgumentError(
+                    name,
+                    got=f"is {parameters[name]!r} in a fit to shards",
+                    expected="these are divided by a hash of their rows, and start anew",
+                    fix="Leave it out.",
+                )
+        seed = Group.current(parameters["device"]).agree(draw_seed(self.random_state))
+        opened = open_shards(
+            shards if isinstance(shards, Shards) else Shards(shards),
+            TableColumns(tuple(conditions or ()), tuple(targets), sample_weight, groups),
+            parameters,
+            seed=seed,
+            test=fraction,
+        )
+        architecture = self._architecture(parameters, opened.inputs)
+        self._learn(
+            parameters, opened.inputs, architecture, opened.division, seed, stream=opened.stream
+        )
+        self.held_out_ = opened.stream.apart("test")
+        return self
 
     def partial_fit(
         self,
@@ -855,7 +896,7 @@ class MDNRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         """Take what a fit has learned, at once, so that no signal comes between."""
         learned = {f"{name}_": v for name, v in fitted._asdict().items() if v is not None}
         learned["notes_"] = {**fitted.notes}  # one that can be added to
-        for name in ("calibration_", "summary_"):
+        for name in ("calibration_", "held_out_", "summary_"):
             self.__dict__.pop(name, None)
         self.__dict__.update(learned)
         return self
@@ -874,7 +915,7 @@ class MDNRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         With `keep` training continues with the network, the columns and the scales of the model.
         """
         # With the same seed the same rows are held out again, if training continues with these.
-        drawn = draw_seed(self.random_state)
+        drawn = Group.current(parameters["device"]).agree(draw_seed(self.random_state))
         seed = self.seed_ if keep else drawn
         if keep:
             self._check_columns(table[0])
@@ -886,13 +927,7 @@ class MDNRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         else:
             inputs, given = Inputs.fit(*table, self.target_transform)
             asked = inputs.transforms
-        architecture = Architecture(
-            n_columns=inputs.encoder.columns,
-            transforms=asked,
-            categories=inputs.encoder.categories,
-            names=inputs.target_names,
-            **{name: parameters[name] for name in OPTION_NAMES},
-        )
+        architecture = self._architecture(parameters, replace(inputs, transforms=asked))
         if keep:
             architecture.check_unchanged(self.network_, parameters["n_components"])
         default = partial(default_settings, n_members=parameters["n_members"])
@@ -909,17 +944,69 @@ class MDNRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
             n_members=parameters["n_members"],
             again=parameters["warm_start"] or parameters["directory"] is not None,
         )
+        return self._learn(parameters, inputs, architecture, division, seed, keep=keep)
+
+    def _check_resumable(self, parameters: dict[str, Any], *, keep: bool) -> None:
+        """Refuse a directory that no later fit could go on in."""
+        directory = parameters["directory"]
+        faults = (
+            (
+                keep,
+                "in a fit that continues with a fitted network",
+                "a run in a directory starts with a new network",
+                "Leave it out, or pass warm_start=False.",
+            ),
+            (
+                not isinstance(self.random_state, Integral),
+                f"with random_state={self.random_state!r}",
+                "a fit that can be resumed needs the same seed again",
+                "Pass a whole number, such as random_state=0.",
+            ),
+        )
+        for wrong, got, expected, fix in faults:
+            if directory is not None and wrong:
+                raise ArgumentError(
+                    "directory", got=f"is {directory!r} {got}", expected=expected, fix=fix
+                )
+
+    def _architecture(self, parameters: dict[str, Any], inputs: Inputs) -> Architecture:
+        return Architecture(
+            n_columns=inputs.encoder.columns,
+            transforms=inputs.transforms,
+            categories=inputs.encoder.categories,
+            names=inputs.target_names,
+            **{name: parameters[name] for name in OPTION_NAMES},
+        )
+
+    def _learn(
+        self,
+        parameters: dict[str, Any],
+        inputs: Inputs,
+        architecture: Architecture,
+        division: Division,
+        seed: int,
+        *,
+        keep: bool = False,
+        stream: Stream | None = None,
+    ) -> Self:
+        """Train on rows that were divided, or on a stream of which they are a sample."""
+        default = partial(default_settings, n_members=parameters["n_members"])
         references = self._references(inputs, division.rows, keep=keep)
         settings = combine_settings(parameters, default(len(division.rows)))
         settings = replace(settings, seed=seed, start="keep" if keep else settings.start)
+        streamed: dict[str, Any] = {}
+        if stream is not None:
+            own = combine_settings(parameters, default(stream.n_rows))
+            streamed = {"stream": stream, "stream_settings": replace(own, seed=seed)}
         with gradients(), interruption() as interrupted:
             try:
                 network, history = self._train(
-                    parameters, settings, division, None if keep else architecture
+                    parameters, settings, division, None if keep else architecture, streamed
                 )
             except TrainingError as error:
                 raise TrainingError(error.reason, outcome=UNCHANGED) from None
-        if interrupted.is_set() and history.best_epoch < 0:
+        stopped = interrupted.is_set() or history.stopped == "interrupted"
+        if stopped and history.best_epoch < 0:
             raise KeyboardInterrupt(
                 f"fit was interrupted {how_far(history)}. The model is as it was."
             )
@@ -933,16 +1020,17 @@ class MDNRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         stores = parameters["store_summary"]
         summary = self._summary(inputs, division.rows, keep=keep) if stores else None
         self._set(Fitted(inputs, network, history, *references, seed, summary))
-        if interrupted.is_set():
+        if stopped:
             raise KeyboardInterrupt(f"fit was interrupted {how_far(history)}. The model has them.")
         if division.calibration is not None:
             self._calibrate(division.calibration, division.calibration_groups)
         # Last: where warnings are errors, the fit is not lost. Some data need one component only,
         # which is no news if nobody chose their number.
-        history.warn(
-            stacklevel=caller_level(),
-            ignore=UNNEEDED if self.n_components is None else (),
-        )
+        if Group.current(parameters["device"]).first:
+            history.warn(
+                stacklevel=caller_level(),
+                ignore=UNNEEDED if self.n_components is None else (),
+            )
         return self
 
     def _references(self, inputs: Inputs, rows: Rows, *, keep: bool) -> tuple[Baselines, Novelty]:
@@ -970,13 +1058,15 @@ class MDNRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         settings: Settings,
         division: Division,
         architecture: Architecture | None,
+        streamed: dict[str, Any],
     ) -> tuple[DensityNetwork, History]:
         """Train new networks, or, without an architecture, a copy of the one that is there."""
         device, directory = parameters["device"], parameters["directory"]
         rows, validation = division.rows.to(device), division.validation
         validation, folds = None if validation is None else validation.to(device), division.folds
         generator = Generator().manual_seed(settings.seed)
-        n_components = parameters["n_components"] or default_components(len(rows))
+        count = streamed["stream"].n_rows if streamed else len(rows)
+        n_components = parameters["n_components"] or default_components(count)
         if architecture is not None and n_components == "auto":
             largest = architecture.network(MAX_COMPONENTS, generator=generator).to(device)
             compared, others = validation, rows
@@ -991,7 +1081,7 @@ class MDNRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
                 callbacks=parameters["callbacks"],
                 progress=parameters["verbose"],
             )
-            if architecture.n_members == 1:
+            if architecture.n_members == 1 and not streamed:
                 return chosen.network, chosen.history
             n_components = chosen.network.head.n_components
             directory = None if directory is None else Path(directory) / "members"
@@ -1004,7 +1094,13 @@ class MDNRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         }
         if architecture is not None:
             return architecture.train(
-                n_components, rows, settings, generator=generator, device=device, **options
+                n_components,
+                rows,
+                settings,
+                generator=generator,
+                device=device,
+                **streamed,
+                **options,
             )
         alone = copy.deepcopy(self.network_).float().to(device)
         return alone, train(alone, rows, settings, warn=False, **options)

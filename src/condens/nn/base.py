@@ -20,7 +20,7 @@ from condens.nn.embeddings import PiecewiseLinear
 from condens.nn.extrapolation import extrapolate
 from condens.nn.heads.base import Head, Parameters
 from condens.nn.initialise import Start
-from condens.nn.scaling import ConditionScaling, Standardiser
+from condens.nn.scaling import ColumnStatistics, ConditionScaling, Standardiser
 from condens.scalars import as_whole
 from condens.transforms import Integer, Transform
 
@@ -314,23 +314,34 @@ class DensityNetwork(nn.Module, ABC):
         generator: Generator | None = None,
         from_data: bool = True,
         parts: Sequence[Tensor] | None = None,
+        statistics: tuple[ColumnStatistics, ColumnStatistics] | None = None,
     ) -> Self:
         """Take the scales from data, and place the components on the targets.
 
         With `from_data=False` only the scales: every component starts as the same standard
         normal. The components of a member of an ensemble are placed on its part of the rows, if
-        `parts` has their numbers.
+        `parts` has their numbers. Where the data are a sample of more, `statistics` of all
+        conditions and of all real coordinates of the targets decide the scales.
         """
         self.check(condition, target)
         self.drop_adjustment()
-        if self.condition_scaling is not None:
-            self.condition_scaling.fit(condition, "condition")
-        for module in self.modules():
-            if isinstance(module, PiecewiseLinear):
-                module.fit(self.standardise_condition(condition))
+        embeddings = [module for module in self.modules() if isinstance(module, PiecewiseLinear)]
         generator = Generator().manual_seed(0) if generator is None else generator
         real = self.real_target(target, generator)
-        self.target_scaling.fit(real, "target")
+        if statistics is None:
+            if self.condition_scaling is not None:
+                self.condition_scaling.fit(condition, "condition")
+            for module in embeddings:
+                module.fit(self.standardise_condition(condition))
+            self.target_scaling.fit(real, "target")
+        else:
+            conditions, targets = statistics
+            if self.condition_scaling is not None:
+                self.condition_scaling.take(conditions)
+            for module in embeddings:
+                quantiles = self.standardise_condition(conditions.quantiles(module.levels))
+                module.take(quantiles.T)
+            self.target_scaling.take(targets)
         self._share_scaling()
         if from_data:
             standard = self.standardise_condition(condition)

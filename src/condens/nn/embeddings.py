@@ -51,12 +51,23 @@ class PiecewiseLinear(nn.Module):
     def fit(self, values: Tensor) -> "PiecewiseLinear":
         """Take the edges from rows [n, C], or from the first C columns of them."""
         some = values[:: 1 + len(values) // MAX_ROWS, : self.columns].double()
-        levels = torch.linspace(0, 1, self.bins + 1, dtype=some.dtype, device=some.device)
+        levels = some.new_tensor(self.levels)
+        quantiles = [torch.quantile(column, levels) for column in some.unbind(1)]
+        return self.take(torch.stack(quantiles) if quantiles else levels[:0, None])
+
+    @property
+    def levels(self) -> list[float]:
+        """The levels of the quantiles between which the bins are."""
+        return [number / self.bins for number in range(self.bins + 1)]
+
+    @torch.no_grad()
+    def take(self, quantiles: Tensor) -> "PiecewiseLinear":
+        """Take the edges from quantiles of the columns at `levels` [C, bins + 1]."""
         self.edge.zero_()
         self.slope.zero_()
-        for place, column in enumerate(some.unbind(1)):
+        for place, column in enumerate(quantiles[: self.columns]):
             # In the precision of the network: edges that are equal there have no bin between.
-            edges = torch.quantile(column, levels).to(self.edge.dtype).unique()
+            edges = column.to(self.edge).unique()
             slope = (edges[1:] - edges[:-1]).reciprocal()
             if len(slope) > 1 and bool(slope.isfinite().all()):
                 self.edge[place, : len(slope)], self.slope[place, : len(slope)] = edges[:-1], slope

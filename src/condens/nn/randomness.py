@@ -62,52 +62,140 @@ def linear(inputs: int, outputs: int, generator: Generator | None) -> nn.Linear:
     return layer
 
 
-def kept(shape: Sequence[int], p: float, dtype: torch.dtype, generator: Generator) -> Tensor:
-    """Return a mask: 0 with probability p, else 1/(1 − p), p to 16 bits.
+class RowDraws:
+    """Random numbers of rows, each a function of the seed, the epoch, and the row's place in it.
 
-    From 16 random bits an entry, four entries a draw: many times faster than `bernoulli_`.
+    Nothing is drawn in turn: a process that has some rows of a batch draws what one that has all of
+    them would draw for these. Bits are those of SplitMix64 (Steele, Lea and Flood, 2014), keyed by
+    row and then by the count of numbers.
 
-    >>> mask = kept([4, 100], 0.25, torch.float32, Generator().manual_seed(0))
-    >>> mask.unique().tolist()
-    [0.0, 1.3333333730697632]
+    Args:
+        seeds: of each member.
+        device: where the numbers are needed.
+
+    >>> draws = RowDraws([7])
+    >>> draws.begin(epoch=0, first=0, rows=4)
+    >>> whole = draws.normal([1, 4, 3], torch.float32)
+    >>> draws.begin(epoch=0, first=2, rows=2)
+    >>> torch.equal(draws.normal([1, 2, 3], torch.float32), whole[:, 2:])
+    True
     """
-    count, dropped = math.prod(shape), round(p * _HALVES)
-    if dropped == _HALVES:
-        return torch.zeros(*shape, dtype=dtype, device=generator.device)
-    drawn = torch.empty(-(-count // 4), dtype=torch.int64, device=generator.device)
-    drawn.random_(-(2**63), None, generator=generator)
-    halves = drawn.view(torch.int16)[:count].view(*shape)
-    return (halves >= dropped - _HALVES // 2).to(dtype).mul_(_HALVES / (_HALVES - dropped))
+
+    def __init__(self, seeds: Sequence[int], device: torch.device | str = "cpu") -> None:
+        self.seeds, self.device = list(seeds), torch.device(device)
+        self._keys = torch.zeros(len(self.seeds), 0, dtype=torch.int64, device=self.device)
+        self._own = self._keys
+        self._calls, self._place = 0, (0, 0)
+        self._bases: tuple[int, Tensor] = -1, self._keys
+        self._words: dict[tuple[int, int], Tensor] = {}
+
+    def begin(self, *, epoch: int, first: int, rows: int) -> None:
+        """Turn to rows of an epoch's order, from number `first` on; of all members."""
+        if self._bases[0] != epoch:
+            seeds = [mixed_seed(seed, epoch) for seed in self.seeds]
+            self._bases = epoch, torch.tensor(seeds, device=self.device).unsqueeze(1)
+        places = torch.arange(first, first + rows, device=self.device)
+        self._keys = self._own = _mix(self._bases[1] + places.mul_(_GOLDEN))
+        self._calls, self._place = 0, (epoch, first)
+
+    def choose(self, member: int | None) -> None:
+        """Draw for one member, whose rows come without an axis for members, or for all."""
+        self._own = self._keys if member is None else self._keys[member]
+        self._calls = 0
+
+    def knows(self, shape: Sequence[int]) -> bool:
+        """Tell whether a tensor has the rows as its first axes."""
+        return tuple(shape[: self._own.dim()]) == tuple(self._own.shape)
+
+    def kept(self, shape: Sequence[int], p: float, dtype: torch.dtype) -> Tensor:
+        """Return a mask: 0 with probability p, else 1/(1 − p), p to 16 bits.
+
+        From 16 random bits an entry, four entries a word: many times faster than `bernoulli_`.
+
+        >>> draws = RowDraws([0])
+        >>> draws.begin(epoch=0, first=0, rows=4)
+        >>> draws.kept([1, 4, 100], 0.25, torch.float32).unique().tolist()
+        [0.0, 1.3333333730697632]
+        """
+        lead, count = shape[: self._own.dim()], math.prod(shape[self._own.dim() :])
+        dropped = round(p * _HALVES)
+        words = self._bits(-(-count // 4)).view(torch.int16)[..., :count]
+        if dropped == _HALVES:
+            return torch.zeros(*shape, dtype=dtype, device=self.device)
+        mask = (words >= dropped - _HALVES // 2).to(dtype).mul_(_HALVES / (_HALVES - dropped))
+        return mask.view(*lead, *shape[self._own.dim() :])
+
+    def normal(self, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
+        """Return standard normal numbers."""
+        words = self._bits(math.prod(shape[self._own.dim() :])).view(*shape)
+        # The middles of 2⁵³ cells of (0, 1): neither end, where a normal number is infinite.
+        uniform = ((words >> 11) & ((1 << 53) - 1)).double().add_(0.5).mul_(2.0**-53)
+        return torch.special.ndtri(uniform).to(dtype)
+
+    def generator(self, *parts: int | str) -> Generator:
+        """Return a new generator for what is not drawn by rows, seeded by where the rows begin."""
+        self._calls += 1
+        seed = mixed_seed(self.seeds[0], *self._place, self._calls, *parts)
+        return Generator(self.device).manual_seed(seed)
+
+    def _bits(self, count: int) -> Tensor:
+        """Return 64 random bits, `count` times for each row."""
+        self._calls += 1
+        place = self._calls, count
+        if place not in self._words:
+            start = self._calls << 32
+            words = torch.arange(start, start + count, device=self.device)
+            self._words[place] = words.mul_(_GOLDEN)
+        return _mix(self._own.unsqueeze(-1) + self._words[place])
+
+
+# 2⁶⁴ over the golden ratio, and the multipliers of SplitMix64, as signed numbers.
+_GOLDEN = 0x9E3779B97F4A7C15 - (1 << 64)
+_FACTORS = (0xBF58476D1CE4E5B9 - (1 << 64), 0x94D049BB133111EB - (1 << 64))
+
+
+def _mix(words: Tensor) -> Tensor:
+    """Return SplitMix64's hash of 64-bit words, in their place."""
+    for shift, factor in ((30, _FACTORS[0]), (27, _FACTORS[1])):
+        words ^= (words >> shift).bitwise_and_((1 << (64 - shift)) - 1)
+        words *= factor
+    words ^= (words >> 31).bitwise_and_((1 << 33) - 1)
+    return words
 
 
 class Dropout(nn.Dropout):
-    """torch's dropout, which draws from another generator within `drawing_from`."""
+    """torch's dropout, which draws by rows within `drawing_from`."""
 
-    generator: Generator | None = None
+    draws: RowDraws | None = None
 
     def forward(self, input: Tensor) -> Tensor:  # noqa: A002
         """Return the input with a fraction of its entries zero, the others scaled up."""
-        generator = self.generator
-        if generator is None or not self.training:
+        draws = self.draws
+        if draws is None or not self.training:
             return super().forward(input)
-        return input * kept(input.shape, self.p, input.dtype, generator).to(input.device)
+        if draws.knows(input.shape):
+            return input * draws.kept(input.shape, self.p, input.dtype)
+        # Within a backbone that changes the axes.
+        scale = 0.0 if self.p == 1 else 1 / (1 - self.p)
+        mask = torch.empty_like(input).bernoulli_(1 - self.p, generator=draws.generator())
+        return input * mask.mul_(scale)
 
     def __getstate__(self) -> dict[str, object]:
         # A copy made during a run does not belong to the run.
-        return {name: value for name, value in self.__dict__.items() if name != "generator"}
+        return {name: value for name, value in self.__dict__.items() if name != "draws"}
 
 
 @contextmanager
-def drawing_from(network: nn.Module, generator: Generator) -> Iterator[None]:
-    """Let the dropout of condens' modules draw from a generator."""
+def drawing_from(network: nn.Module, draws: RowDraws) -> Iterator[None]:
+    """Let the dropout of condens' modules draw by rows."""
     ours = [module for module in network.modules() if isinstance(module, Dropout)]
     for module in ours:
-        module.generator = generator
+        module.draws = draws
     try:
         yield
     finally:
         for module in ours:
-            del module.generator
+            del module.draws
 
 
 def draws_from_torch(network: nn.Module) -> bool:

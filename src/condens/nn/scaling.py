@@ -1,7 +1,8 @@
 """Standardising conditions and targets."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple, Self
 
 import torch
@@ -16,6 +17,7 @@ from condens.functional.tracing import checks_values
 HEAVY_TAIL_RATIO = 20.0
 # Rows whose quartiles are taken.
 MAX_QUARTILE_ROWS = 50_000
+QUARTILES = (0.25, 0.5, 0.75)
 # 1 / (2 Φ⁻¹(¾)): the standard deviation of a normal from the distance of its quartiles.
 _FROM_QUARTILES = 0.7413011092528009
 # Sums and differences of numbers above _LARGE might overflow: they are divided by _UNIT first.
@@ -44,6 +46,22 @@ class Exact(nn.Module):
         for name, buffer in exact.items():
             self._buffers[name] = buffer.to(getattr(self, name).device)
         return self
+
+
+@dataclass(frozen=True)
+class ColumnStatistics:
+    """Statistics of columns that are not in memory, all in double precision.
+
+    Args:
+        mean, deviation, lower, upper: of the values that are not missing [D].
+        quantiles: returns those at levels from 0 to 1. Shapes: [L] → [L, D].
+    """
+
+    mean: Tensor
+    deviation: Tensor
+    lower: Tensor
+    upper: Tensor
+    quantiles: Callable[[Sequence[float]], Tensor]
 
 
 class Standardiser(Exact):
@@ -87,7 +105,20 @@ class Standardiser(Exact):
         largest = torch.where(largest > 0, largest, 1.0)
         deviation = largest * torch.nanmean((centred / largest).square(), 0).sqrt()
         some = values[:: 1 + len(values) // MAX_QUARTILE_ROWS]
-        low, middle, high = torch.nanquantile(some, some.new_tensor([0.25, 0.5, 0.75]), 0)
+        quartiles = torch.nanquantile(some, some.new_tensor(QUARTILES), 0)
+        return self._choose(location, deviation, quartiles, unit)
+
+    @torch.no_grad()
+    def take(self, found: ColumnStatistics) -> Self:
+        """Take location and scale from statistics of D columns."""
+        largest = torch.maximum(found.lower.abs(), found.upper.abs()).nan_to_num(posinf=0.0)
+        unit = torch.where(largest > _LARGE, _UNIT, 1.0)
+        quartiles = found.quantiles(QUARTILES) / unit
+        return self._choose(found.mean / unit, found.deviation / unit, quartiles, unit)
+
+    def _choose(self, location: Tensor, deviation: Tensor, quartiles: Tensor, unit: Tensor) -> Self:
+        """Set location and scale, from numbers that were divided by a unit."""
+        low, middle, high = quartiles
         robust = _FROM_QUARTILES * (high - low)
         heavy = (robust > 0) & (deviation > HEAVY_TAIL_RATIO * robust)
         location = torch.where(heavy, middle, location)
@@ -162,6 +193,14 @@ class ConditionScaling(Standardiser):
         self.lower.fill_(EMPTY)
         self.upper.fill_(-EMPTY)
         return self.extend(values)
+
+    @torch.no_grad()
+    def take(self, found: ColumnStatistics) -> Self:
+        """Take location, scale and range from statistics of C columns."""
+        super().take(found)
+        self.lower.fill_(EMPTY)
+        self.upper.fill_(-EMPTY)
+        return self.extend(torch.stack([found.lower, found.upper]))
 
     @torch.no_grad()
     def extend(self, values: Tensor) -> Self:

@@ -3,13 +3,16 @@
 import copy
 from collections.abc import Iterator, Sequence
 from functools import cached_property
+from itertools import islice
+from typing import NamedTuple
 
 import torch
 from torch import Generator, Tensor
 
 from condens.data import Rows
 from condens.nn import DensityNetwork
-from condens.nn.randomness import mixed_seed
+from condens.nn.randomness import RowDraws, mixed_seed
+from condens.training.distributed import Group
 from condens.training.settings import Settings
 
 # Few rows need small batches to get enough steps; beyond the largest a step only costs more.
@@ -25,6 +28,32 @@ def batch_size(settings: Settings, n_rows: int) -> int:
         return settings.batch_size
     power: int = 1 << max(n_rows // STEPS_PER_EPOCH, 1).bit_length() - 1
     return min(max(power, MIN_BATCH_SIZE), MAX_BATCH_SIZE)
+
+
+class Batch(NamedTuple):
+    """The part of a batch that a process has.
+
+    Args:
+        rows: [M, b, …], with weights of sum one over the whole batch, on average over an epoch.
+        first: the place of the first of them in the order of the epoch.
+        total: the rows of the whole batch, of one member.
+    """
+
+    rows: Rows
+    first: int
+    total: int
+
+    def __len__(self) -> int:
+        return self.rows.target.shape[1]
+
+    def divided(self, passes: int) -> Iterator["Batch"]:
+        """Yield the batch in about equal parts, none of them empty."""
+        size, (condition, target, weights) = -(-len(self) // passes) or 1, self.rows
+        for start in range(0, len(self), size):
+            part = slice(start, start + size)
+            some = None if weights is None else weights[:, part]
+            rows = Rows(condition[:, part], target[:, part], some)
+            yield Batch(rows, self.first + start, self.total)
 
 
 class Batches:
@@ -76,16 +105,19 @@ class Batches:
         """Return the rows of an epoch: those of the largest part."""
         return max(map(len, self.parts))
 
-    def in_order(self, size: int, member: int = 0) -> Iterator[Rows]:
-        """Yield every row of a member, `size` at a time."""
-        for numbers in self.parts[member].split(size):
+    def in_order(self, size: int, member: int = 0, group: Group | None = None) -> Iterator[Rows]:
+        """Yield every row of a member, `size` at a time; of several processes, each some."""
+        group = group or Group()
+        for numbers in self.parts[member].split(size)[group.rank :: group.size]:
             condition, target, weights = self.rows.take(numbers)
             if weights is not None:
                 weights = (weights * (self.factors[member] / len(numbers))).to(target.dtype)
             yield Rows(condition, target, weights)
 
-    def shuffled(self, seed: int, epoch: int, start: int, size: int) -> Iterator[Rows]:
-        """Yield an epoch's batches [M, b, …] from its batch number `start` on.
+    def shuffled(
+        self, seed: int, epoch: int, start: int, size: int, group: Group | None = None
+    ) -> Iterator[Batch]:
+        """Yield an epoch's batches [M, b, …], a process's part, from its batch number `start` on.
 
         A member with fewer rows than another begins its order again where the others go on.
         """
@@ -103,25 +135,37 @@ class Batches:
                 spread.append(network.standardise_target(target[order], generator))
         order = torch.stack(orders)
         targets = torch.stack(spread) if spread else None
+        group = group or Group()
         # A gather for many batches: a slice for each costs nothing.
-        block = size * max(1, ROWS_PER_GATHER // (size * len(orders)))
-        for first in range(start * size, len(self), block):
-            numbers = order[:, first : first + block]
-            condition, target, weights = self.rows.take(numbers)
+        many = max(1, ROWS_PER_GATHER // (size * len(orders))) if group.alone else 1
+        for first in range(start * size, len(self), size * many):
+            numbers = order[:, first : first + size * many]
+            begin, end = group.share(numbers.shape[1])
+            condition, target, weights = self.rows.take(numbers[:, begin:end])
             if targets is not None:
-                target = targets[:, first : first + block]
+                target = targets[:, first + begin : first + end]
             if weights is not None:
                 weights = weights * weights.new_tensor(self.factors).unsqueeze(1)
                 weights = weights.to(target.dtype)
-            yield from _slices(Rows(condition, target, weights), size)
+            local = Rows(condition, target, weights)
+            if group.alone:
+                yield from _slices(local, size, first)
+            else:
+                yield _part(local, first + begin, numbers.shape[1])
 
-    def aligned(self, size: int) -> Iterator[Rows]:
+    def aligned(self, size: int, group: Group | None = None) -> Iterator[Rows]:
         """Yield every member's rows [M, b, …] in order, with weights of sum one over a part.
+
+        Of several processes, each gets some.
 
         In a part that is shorter than others, rows of weight zero follow.
         """
         order, weights = self._aligned
-        for numbers, w in zip(order.split(size, 1), weights.split(size, 1), strict=True):
+        group, parts = (
+            group or Group(),
+            zip(order.split(size, 1), weights.split(size, 1), strict=True),
+        )
+        for numbers, w in islice(parts, group.rank, None, group.size):
             condition, target, _ = self.rows.take(numbers)
             yield Rows(condition, target, w)
 
@@ -137,12 +181,17 @@ class Batches:
         return order, weights
 
 
-def _slices(rows: Rows, size: int) -> Iterator[Rows]:
-    for first in range(0, rows.target.shape[1], size):
-        part = slice(first, first + size)
+def _slices(rows: Rows, size: int, first: int) -> Iterator[Batch]:
+    for start in range(0, rows.target.shape[1], size):
+        part = slice(start, start + size)
         condition, target = rows.condition[:, part], rows.target[:, part]
-        weights = None if rows.weights is None else rows.weights[:, part] / target.shape[1]
-        yield Rows(condition, target, weights)
+        weights = None if rows.weights is None else rows.weights[:, part]
+        yield _part(Rows(condition, target, weights), first + start, target.shape[1])
+
+
+def _part(rows: Rows, first: int, total: int) -> Batch:
+    weights = None if rows.weights is None else rows.weights / total
+    return Batch(Rows(rows.condition, rows.target, weights), first, total)
 
 
 def member_seed(seed: int, member: int) -> int:
@@ -174,30 +223,24 @@ def random_folds(n_rows: int, fraction: float, seed: int) -> tuple[Tensor, Tenso
 class Noise:
     """Noise on the condition and the target of every batch; not on NaN and category codes."""
 
-    def __init__(self, settings: Settings, rows: Rows, codes: int = 0) -> None:
+    def __init__(self, settings: Settings, n_rows: int, columns: int, codes: int = 0) -> None:
         self.codes = codes
-        columns = rows.target.shape[1]
-        if rows.condition.dim() == 2:
-            columns += rows.condition.shape[1] - codes
         # The bandwidth of a kernel density estimate of as many columns.
-        rule = 1.06 * len(rows) ** (-1 / (4 + columns))
+        rule = 1.06 * n_rows ** (-1 / (4 + columns))
         given = (settings.condition_noise, settings.target_noise)
         self.condition, self.target = (rule if n == "rule" else float(n) for n in given)
 
-    def add(self, batch: Rows, generator: Generator) -> Rows:
-        """Return the batch with noise from a generator."""
+    def add(self, batch: Rows, draws: RowDraws) -> Rows:
+        """Return the batch with noise, drawn by rows."""
         condition = batch.condition
         if condition.is_floating_point():
-            condition = _noisy(condition, self.condition, generator)
+            condition = _noisy(condition, self.condition, draws)
         if self.codes and self.condition:
             condition[..., -self.codes :] = batch.condition[..., -self.codes :]
-        return Rows(condition, _noisy(batch.target, self.target, generator), batch.weights)
+        return Rows(condition, _noisy(batch.target, self.target, draws), batch.weights)
 
 
-def _noisy(values: Tensor, scale: float, generator: Generator) -> Tensor:
+def _noisy(values: Tensor, scale: float, draws: RowDraws) -> Tensor:
     if not scale:
         return values
-    noise = torch.randn(
-        values.shape, generator=generator, dtype=values.dtype, device=generator.device
-    )
-    return values + scale * noise.to(values.device)
+    return values + scale * draws.normal(values.shape, values.dtype).to(values.device)

@@ -12,6 +12,8 @@ from condens.training.settings import Settings
 # stop early.
 MIN_STEPS, MIN_MEMBER_STEPS = 6000, 12_000
 MIN_EPOCHS, MAX_EPOCHS = 100, 1000
+# Steps that are enough: from a million rows on there are fewer epochs, of more rows.
+MAX_STEPS = 200_000
 # Fraction of the epochs without a better validation loss before training ends.
 PATIENCE_FRACTION = 0.1
 # Rows that a member of an ensemble validates on: a fraction of all, but some at least, and not too
@@ -25,8 +27,8 @@ def default_settings(n_rows: int, n_members: int = 1) -> Settings:
     Few rows get more epochs, for enough steps. Members validate on a twentieth of the rows each, a
     single network on a tenth.
 
-    >>> default_settings(500).epochs, default_settings(100_000).epochs
-    (375, 100)
+    >>> [default_settings(n).epochs for n in (500, 100_000, 10_000_000)]
+    [375, 100, 11]
     """
     n_rows = as_whole("n_rows", n_rows, 1, fix="Pass the number of training rows.")
     steps = math.ceil(n_rows / batch_size(Settings(), n_rows))
@@ -34,7 +36,7 @@ def default_settings(n_rows: int, n_members: int = 1) -> Settings:
     if n_members > 1:
         validation = min(max(MEMBER_FRACTION, MIN_MEMBER_ROWS / n_rows), MAX_MEMBER_FRACTION)
     least = MIN_STEPS if n_members == 1 else MIN_MEMBER_STEPS
-    epochs = min(max(least // steps, MIN_EPOCHS), MAX_EPOCHS)
+    epochs = min(max(least // steps, MIN_EPOCHS), MAX_EPOCHS, math.ceil(MAX_STEPS / steps))
     return Settings(
         epochs=epochs,
         patience=math.ceil(PATIENCE_FRACTION * epochs),

@@ -1,4 +1,4 @@
-"""Interruption: Ctrl-C that waits for the batch to end."""
+"""Interruption: signals that wait for the batch to end."""
 
 import signal
 import threading
@@ -12,30 +12,42 @@ from condens.training.history import History
 class _Handler(threading.Event):
     """An event that the first signal sets; a second one interrupts at once."""
 
-    def __call__(self, *_: Any) -> None:
+    ended = False
+
+    def __call__(self, number: int, *_: Any) -> None:
         if self.is_set():
             raise KeyboardInterrupt
+        self.ended = number == signal.SIGTERM
         self.set()
 
 
 @contextmanager
 def interruption() -> Iterator[threading.Event]:
-    """Turn the first Ctrl-C into an event; a second one interrupts at once.
+    """Turn the first Ctrl-C or SIGTERM into an event; a second one interrupts at once.
 
     Within another interruption its event is shared, so that a loop of runs sees that one was
     stopped. The event is never set outside the main thread, which alone gets signals, nor where
-    the signal is ignored or somebody else handles it.
+    the signal is ignored or somebody else handles it. At the end the process ends by SIGTERM if
+    that was the signal: schedulers send it to take a machine back.
     """
     main = threading.current_thread() is threading.main_thread()
-    before = signal.getsignal(signal.SIGINT) if main else None
-    handler = before if isinstance(before, _Handler) else _Handler()
-    if before is signal.default_int_handler:
-        signal.signal(signal.SIGINT, handler)
+    plain: dict[int, Any] = {
+        signal.SIGINT: signal.default_int_handler,
+        signal.SIGTERM: signal.SIG_DFL,
+    }
+    before = {number: signal.getsignal(number) for number in plain} if main else {}
+    shared = next((one for one in before.values() if isinstance(one, _Handler)), None)
+    handler = shared or _Handler()
+    ours = [number for number, one in before.items() if one is plain[number]]
+    for number in ours:
+        signal.signal(number, handler)
     try:
         yield handler
     finally:
-        if before is signal.default_int_handler:
-            signal.signal(signal.SIGINT, before)
+        for number in ours:
+            signal.signal(number, plain[number])
+        if handler.ended and signal.SIGTERM in ours:
+            signal.raise_signal(signal.SIGTERM)
 
 
 def how_far(history: History) -> str:

@@ -9,7 +9,8 @@ import warnings
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from functools import partial
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -23,16 +24,18 @@ from condens.errors import (
     TrainingError,
 )
 from condens.nn import DensityNetwork, Ensemble, Head
-from condens.nn.randomness import drawing_from, draws_from_torch, torch_seeded_by
+from condens.nn.randomness import RowDraws, drawing_from, draws_from_torch, torch_seeded_by
 from condens.scalars import as_real, is_truth
 from condens.training.adjustment import adjust
-from condens.training.batches import Batches, Noise, batch_size, random_folds
+from condens.training.batches import Batch, Batches, batch_size, member_seed
 from condens.training.diagnostics import ROWS_DIAGNOSED, Diagnosis, problems
+from condens.training.distributed import Group
 from condens.training.history import Epoch, History
 from condens.training.interruption import how_far, interruption
 from condens.training.progress import Progress
-from condens.training.run_directory import RunDirectory, identity
+from condens.training.run_directory import RunDirectory, identity, resume
 from condens.training.settings import Settings
+from condens.training.sources import RowsInMemory, Source, check_rows
 from condens.training.state import State
 from condens.training.threads import MAX_SMALL_STEP, one_thread
 
@@ -43,6 +46,8 @@ MAX_RETURNS = 5
 RATE_AFTER_RETURN = 0.3
 # Beyond the first epochs: components change slowly, and looking at them costs as much as a step.
 EPOCHS_PER_DIAGNOSIS = 5
+# Seconds to wait for a process of this run that another launcher left, and that is dying.
+LOCK_SECONDS = 30.0
 # What torch raises where a covariance is not finite, or singular to all digits.
 DIVERGED: type[RuntimeError] = torch.linalg.LinAlgError  # type: ignore[attr-defined]
 
@@ -55,7 +60,7 @@ Context = Callable[[], AbstractContextManager[None]]
 
 def train(
     network: DensityNetwork,
-    data: Data,
+    data: Data | Source,
     settings: Settings | None = None,
     *,
     validation: Data | None = None,
@@ -85,7 +90,8 @@ def train(
             Parameters without `requires_grad` stay as they are; `spread` and `tail`, if it has
             some, are dropped.
         data: `Rows`, or (condition, target) or (condition, target, weights). An entry of the
-            target that is NaN was not observed; a row with none observed is left out.
+            target that is NaN was not observed; a row with none observed is left out. Or a
+            `Stream` of shards that are larger than memory.
         settings: see `Settings`.
         validation: rows to validate on, in place of a fraction of the data; of all members.
         folds: the fold of each row of the data [n], whole numbers from 0, −1 for none. A network
@@ -121,115 +127,138 @@ def train(
         fix="Pass the seconds between two states.",
     )
     called = _callbacks(callbacks)
-    rows = Rows.given(data, "data")
-    observed = rows.observed()
-    held_out = None if validation is None else Rows.given(validation, "validation").observed()
-    if folds is not None:
-        folds = _check_folds(folds, rows, validation)[rows.useful.cpu()]
+    group = Group.current(network.target_scaling.scale.device)
+    members = len(network.members) if isinstance(network, Ensemble) else 1
+    source = _source(data, validation, folds, settings, members)
     others = None if adjustment is None else Rows.given(adjustment, "adjustment").observed()
     if others is not None:
-        _check_rows(network, others)
-    show = sys.stderr.isatty() if progress is None else progress
-    place = nullcontext() if directory is None else RunDirectory(directory)
-    with place as opened, gradients(), interruption() as interrupted:
-        loop = _Loop(network, observed, held_out, folds, settings, opened, seconds, interrupted)
-        loop.history.rows_left_out = len(rows) - len(observed)
-        with drawing_from(network, loop.state.generator):
+        check_rows(network, others)
+    show = group.first and (sys.stderr.isatty() if progress is None else progress)
+    with ExitStack() as stack:
+        stack.enter_context(gradients())
+        interrupted = stack.enter_context(interruption())
+        place = None if directory is None else Place.open(directory, seconds, group, stack)
+        loop = _Loop(network, source, settings, place, interrupted, group)
+        with drawing_from(network, loop.draws):
             history = loop.run(called, Progress(settings.epochs) if show else None)
         if others is not None:
-            history.adjustment = adjust(network, others, settings, training=observed)
+            history.adjustment = adjust(network, others, settings, training=source.typical)
     if warn and interrupted.is_set():
         again = "" if directory is None else " Run the same again to go on."
         warnings.warn(
             f"Training was interrupted {how_far(history)}.{again}", InterruptedWarning, stacklevel=2
         )
-    if warn:
+    if warn and group.first:
         history.warn(stacklevel=2)
     return history
+
+
+def _source(
+    data: Data | Source,
+    validation: Data | None,
+    folds: Tensor | None,
+    settings: Settings,
+    n_members: int,
+) -> Source:
+    """Return what to train on."""
+    if isinstance(data, Source):
+        for name, given in (("validation", validation), ("folds", folds)):
+            if given is not None:
+                raise ArgumentError(
+                    name,
+                    got=f"was passed with a {type(data).__name__}",
+                    expected="that says itself which rows are held out",
+                    fix="Leave it out.",
+                )
+        return data
+    rows = Rows.given(data, "data")
+    observed = rows.observed()
+    held_out = None if validation is None else Rows.given(validation, "validation").observed()
+    if folds is not None:
+        folds = _check_folds(folds, rows, validation)[rows.useful.cpu()]
+    source = RowsInMemory(observed, held_out, folds, settings, n_members)
+    source.rows_left_out = len(rows) - len(observed)
+    return source
+
+
+class Place(NamedTuple):
+    """Where a run keeps its state; only process 0 opens the directory."""
+
+    path: Path
+    directory: RunDirectory | None
+    seconds: float
+
+    @classmethod
+    def open(
+        cls, path: str | os.PathLike[str], seconds: float, group: Group, stack: ExitStack
+    ) -> "Place":
+        """Open a directory until the stack is left."""
+        wait = 0.0 if group.alone else LOCK_SECONDS
+        directory = RunDirectory(path, wait=wait)
+        if group.first:
+            stack.enter_context(directory)
+        return cls(directory.path, directory if group.first else None, seconds)
 
 
 class _Loop:
     def __init__(
         self,
         network: DensityNetwork,
-        rows: Rows,
-        validation: Rows | None,
-        folds: Tensor | None,
+        source: Source,
         settings: Settings,
-        directory: RunDirectory | None,
-        checkpoint_seconds: float,
+        place: Place | None,
         interrupted: threading.Event,
+        group: Group,
     ) -> None:
-        self.checkpoint_seconds, self.interrupted = checkpoint_seconds, interrupted
-        self.network, self.settings, self.directory = network, settings, directory
+        self.network, self.settings, self.place, self.group = network, settings, place, group
+        self.interrupted, self.halted = interrupted, False
         _check_trainable(network, settings)
-        for part in filter(None, (rows, validation)):
-            _check_rows(network, part)
+        source.check(network)
         network.drop_adjustment()
-        self.identity = (
-            {} if directory is None else identity(network, settings, rows, validation, folds)
-        )
-        order = torch.arange(len(rows))
-        if folds is None and validation is None and settings.validation_fraction and len(rows) > 1:
-            folds, order = random_folds(len(rows), settings.validation_fraction, settings.seed)
-        members = len(network.members) if isinstance(network, Ensemble) else 1
-        trained, validated = _parts(folds, order, members, rows.target.device)
-        most = max(map(len, trained))
-        self.batch_size = batch_size(settings, most)
+        digest = "" if place is None and group.alone else source.digest()
+        group.check_same("data", digest, fix="Pass the same rows and the same seed to each.")
+        self.identity = identity(network, settings, digest) if place is not None else {}
+        self.batch_size = batch_size(settings, source.n_rows)
         weights = sum(parameter.numel() for parameter in network.parameters())
-        small = min(self.batch_size, most) * weights < MAX_SMALL_STEP
-        self.threads: Context = one_thread if small else nullcontext
-        loaded = None if directory is None else directory.load()
+        step = min(self.batch_size, source.n_rows) // group.size
+        self.threads: Context = one_thread if step * weights < MAX_SMALL_STEP else nullcontext
+        opened = None if place is None else place.directory
+        loaded = group.agree(None if opened is None else opened.load())
         self.resumed = loaded is not None
         if loaded is None:
-            # Rows that no member trains on have no say in the scales.
-            used = trained[0] if members == 1 else torch.cat(trained).unique()
-            places = torch.empty(len(rows), dtype=torch.long, device=used.device)
-            places[used] = torch.arange(len(used), device=used.device)
-            self._start(rows.take(used), [places[part] for part in trained])
+            with self.threads():
+                source.prepare(network, settings)
+        if not group.alone:
+            network.load_state_dict(group.agree(network.state_dict()))
         self.state = State(network, settings)
-        # In which the network may be called.
-        self.loan: Context = (
-            partial(torch_seeded_by, self.state.generator)
-            if draws_from_torch(network)
-            else nullcontext
-        )
         self.members = self.state.members
+        seeds = [member_seed(settings.seed, member) for member in range(len(self.members))]
+        self.draws = RowDraws(seeds, network.target_scaling.scale.device)
+        self.foreign = draws_from_torch(network)
         with ExitStack() as undoing:
             undoing.callback(self.members.release)
-            if directory is not None:
+            if place is not None:
                 if loaded is not None:
-                    directory.resume(self.state, *loaded, self.identity)
+                    tensors, values = loaded
+                    resume(place.path, self.state, tensors, values, self.identity)
                 if not self.state.position.done:
                     self.history.stopped = ""
-                directory.begin_log(vars(epoch) for epoch in self.history.epochs)
+                if opened is not None:
+                    opened.begin_log(vars(epoch) for epoch in self.history.epochs)
             _check_weights(network)
-            self.batches = Batches(network, rows, trained)
-            self.validation = self.batches
-            if validation is not None:
-                every = torch.arange(len(validation), device=validation.target.device)
-                self.validation = Batches(network, validation, [every] * members)
-            elif folds is not None:
-                self.validation = self.batches.with_parts(validated)
+            self.batches, held_out = source.batches(network)
             undoing.pop_all()
-        self.noise = Noise(settings, rows.take(trained[0]), network.condition_codes)
-        held_out = None if self.validation is self.batches else self.validation
-        self.history.rows, self.history.validation_rows = most, len(held_out or ())
+        self.validation = held_out
+        self.noise = source.noise(settings, network)
+        self.history.rows_left_out = source.rows_left_out
+        self.history.rows, self.history.validation_rows = source.n_rows, len(held_out or ())
         self.saved = time.monotonic()
 
-    def _start(self, rows: Rows, parts: Sequence[Tensor]) -> None:
-        """Give the network its scales and first components, or widen its range of conditions.
-
-        Members start from the rows that they train on, whose numbers are in `parts`.
-        """
-        start, generator = self.settings.start, torch.Generator().manual_seed(self.settings.seed)
-        with self.threads():
-            if start == "keep":
-                self.network.extend_range(rows.condition)
-            else:
-                self.network.prepare(
-                    *rows[:2], generator=generator, from_data=start == "data", parts=parts
-                )
+    def loan(self) -> AbstractContextManager[None]:
+        """Return the context in which the network may be called."""
+        if not self.foreign:
+            return nullcontext()
+        return torch_seeded_by(self.draws.generator(self.group.rank))
 
     @property
     def history(self) -> History:
@@ -245,7 +274,7 @@ class _Loop:
                 with self.state.averaged():
                     self._consider(-1, self._validate())
             finished = position.done
-            while not position.done and not self.interrupted.is_set():
+            while not position.done and not self._halts():
                 with self.threads():
                     epoch = self._epoch()
                 if epoch is not None:
@@ -262,23 +291,26 @@ class _Loop:
                     f"best validation {self.history.best_nll:.4g} "
                     f"in epoch {self.history.best_epoch + 1}"
                 )
-        if position.done:
-            rows = sum(min(len(part), ROWS_DIAGNOSED) for part in self.validation.parts)
+        if position.done and (looked := self._looked_at()) is not None:
+            rows = sum(min(len(part), ROWS_DIAGNOSED) for part in looked.parts)
             found = problems(self._diagnose(), rows, len(self.members))
             self.history.warnings = [str(problem) for problem in found]
             self.history.warning_classes = [type(problem).__name__ for problem in found]
         return self.history
 
     def _report(self, epoch: Epoch, callbacks: Sequence[Callback], line: Progress | None) -> None:
-        """Log an epoch, call the callbacks with it, and show it."""
-        if self.directory is not None:
-            self.directory.log(vars(epoch))
-        try:
-            answers = [callback(epoch) for callback in callbacks]
-        except BaseException:
-            self._save()  # what it has seen it need not see again
-            raise
-        if any(is_truth(answer) and answer for answer in answers) and not self.history.stopped:
+        """Log an epoch, call the callbacks with it, and show it; process 0 does, for all."""
+        if self.place is not None and self.place.directory is not None:
+            self.place.directory.log(vars(epoch))
+        stops = False
+        if self.group.first:
+            try:
+                answers = [callback(epoch) for callback in callbacks]
+            except BaseException:
+                self._save()  # what it has seen it need not see again
+                raise
+            stops = any(is_truth(answer) and bool(answer) for answer in answers)
+        if callbacks and self.group.agree(stops) and not self.history.stopped:
             self.history.stopped, self.state.position.done = "callback", True
         if line is not None:
             line.show(epoch)
@@ -291,37 +323,40 @@ class _Loop:
         if not position.batch and all(math.isfinite(epoch.validation_nll) for epoch in last):
             self.state.keep_good()
         self.members.train()
-        for batch in self.batches.shuffled(seed, position.epoch, position.batch, self.batch_size):
-            self._step(self.noise.add(batch, self.state.generator))
+        for batch in self.batches.shuffled(
+            seed, position.epoch, position.batch, self.batch_size, self.group
+        ):
+            self._step(batch)
             position.batch += 1
             position.seconds = spent + time.monotonic() - began
-            if time.monotonic() - self.saved > self.checkpoint_seconds:
+            if self.place is not None and time.monotonic() - self.saved > self.place.seconds:
                 self._save()
-            if self.interrupted.is_set():
+            if self._halts():
                 return None
         return self._close_epoch()
 
-    def _step(self, batch: Rows) -> None:
+    def _halts(self) -> bool:
+        """Tell whether to stop: of several processes all after the same step, see `_step`."""
+        return self.interrupted.is_set() if self.group.alone else self.halted
+
+    def _step(self, batch: Batch) -> None:
         """Take a step, or skip it where its numbers are not finite."""
         position, state = self.state.position, self.state
         for parameter in state.parameters:
             parameter.grad = None
         try:
-            with self.loan():
-                loss = self.members.loss(position.epoch, batch, complete=self.batches.complete)
-                if not loss.requires_grad:
-                    raise ArgumentError(
-                        "network",
-                        got="has a loss without a gradient",
-                        expected="training follows it",
-                        fix="Let a parameter that the loss depends on require a gradient.",
-                    )
-                loss.backward()
+            value = self._backward(batch)
         except DIVERGED:
-            self._skip(math.nan)
+            value = math.nan
+        if not self.group.alone:
+            stop = float(self.interrupted.is_set())
+            value, stops = self.group.sum_gradients(state.parameters, [value, stop])
+            self.halted = stops > 0
+        elif math.isnan(value):
+            self._skip(value)
             return
         lengths = self.members.gradient_lengths()
-        value, each = loss.item(), lengths.tolist()
+        each = lengths.tolist()
         if not (math.isfinite(value) and all(map(math.isfinite, each))):
             self._skip(value)
             return
@@ -329,16 +364,36 @@ class _Loop:
             self.members.clip(lengths)
         state.step(self._rate())
         position.skipped_in_a_row = 0
-        rows = batch.target.shape[1]
-        position.loss_sum += value / len(self.members) * rows
-        position.rows += rows
+        position.loss_sum += value / len(self.members) * batch.total
+        position.rows += batch.total
+
+    def _backward(self, batch: Batch) -> float:
+        """Compute the gradient of this process's part of the loss, and return that part."""
+        epoch, total = self.state.position.epoch, 0.0
+        for part in batch.divided(self.settings.accumulation):
+            self.draws.begin(epoch=epoch, first=part.first, rows=len(part))
+            rows = self.noise.add(part.rows, self.draws)
+            with self.loan():
+                loss = self.members.loss(epoch, rows, self.draws, complete=self.batches.complete)
+                if not loss.requires_grad:
+                    raise ArgumentError(
+                        "network",
+                        got="has a loss without a gradient",
+                        expected="training follows it",
+                        fix="Let a parameter that the loss depends on require a gradient.",
+                    )
+                if rows.weights is None and len(part) < batch.total:
+                    loss = loss * (len(part) / batch.total)
+                loss.backward()
+            total += loss.item()
+        return total
 
     def _rate(self) -> float:
         settings, position = self.settings, self.state.position
         rate = settings.learning_rate * position.rate_factor
         rate *= min(1.0, (position.step + 1) / (settings.warmup_steps + 1))
         if settings.schedule == "cosine":
-            batches = math.ceil(len(self.batches) / self.batch_size)
+            batches = max(math.ceil(len(self.batches) / self.batch_size), 1)
             done = (position.epoch + position.batch / batches) / settings.epochs
             rate *= 0.5 * (1 + math.cos(math.pi * min(done, 1.0)))
         return rate
@@ -372,11 +427,29 @@ class _Loop:
         )
 
     def _validate(self) -> list[float]:
-        """Return each member's loss on its validation rows; the weights are the averaged ones."""
+        """Return each member's loss on its validation rows; the weights are the averaged ones.
+
+        Without such rows, that of the last epoch's steps.
+        """
         self.members.train(False)
+        looked = self._looked_at()
+        if looked is None:
+            position = self.state.position
+            mean = position.loss_sum / position.rows if position.rows else math.inf
+            return [mean + offset for offset in self.batches.offsets]
+        if not self.group.alone and self.members.stack is None:
+            # Such as the running means of a batch norm, which has seen the rows of its process.
+            self.network.load_state_dict(self.group.agree(self.network.state_dict()))
+        found = [math.nan] * len(self.members)
         with self.threads(), self.loan(), suppress(DIVERGED):
-            return self.members.validate(self.validation)
-        return [math.nan] * len(self.members)
+            found = self.members.validate(looked, self.group)
+        return list(self.group.agree(found))
+
+    def _looked_at(self) -> Batches | None:
+        """Return the rows to validate on: the training rows where none are held out."""
+        if self.validation is not None:
+            return self.validation
+        return self.batches if isinstance(self.batches, Batches) else None
 
     def _consider(self, number: int, losses: Sequence[float]) -> None:
         """Keep the members that are better than before; those that have stalled stay as they are.
@@ -435,14 +508,16 @@ class _Loop:
         return Diagnosis(*(getattr(epochs[-1], name) for name in Diagnosis._fields))
 
     def _diagnose(self) -> Diagnosis:
+        looked = self._looked_at()
+        if looked is None:
+            return Diagnosis(math.nan, math.nan, math.nan, math.nan, [])
         with self.threads(), self.loan():
-            return self.members.diagnose(self.validation)
+            return self.members.diagnose(looked)
 
     def _save(self) -> None:
-        if self.directory is not None:
-            self.directory.save(
-                self.state.tensors(), {"identity": self.identity, **self.state.values()}
-            )
+        directory = None if self.place is None else self.place.directory
+        if directory is not None:
+            directory.save(self.state.tensors(), {"identity": self.identity, **self.state.values()})
             self.saved = time.monotonic()
 
 
@@ -543,38 +618,6 @@ def _check_folds(folds: Any, rows: Rows, validation: Data | None) -> Tensor:
             fix = "Pass the number of its fold for each row, or leave it out."
             raise ArgumentError("folds", got=got, expected=expected, fix=fix)
     return given.long()
-
-
-def _parts(
-    folds: Tensor | None, order: Tensor, members: int, device: torch.device
-) -> tuple[list[Tensor], list[Tensor]]:
-    """Return the numbers of the rows that each member trains on, and validates on, in an order."""
-    if folds is None:
-        return [order.to(device)] * members, [order.to(device)] * members
-    count = max(int(folds.max()) + 1, 1)
-    held = [(folds == member % count)[order] for member in range(members)]
-    for fold, part in enumerate(held[:count]):
-        if not bool(part.any()) or bool(part.all()):
-            raise ArgumentError(
-                "folds",
-                got=f"has {int(part.sum())} of {len(order)} observed rows in fold {fold}",
-                expected="a member validates on some rows and trains on others",
-                fix="Pass folds 0, 1, … that each hold some of the rows.",
-            )
-    return [order[~part].to(device) for part in held], [order[part].to(device) for part in held]
-
-
-def _check_rows(network: DensityNetwork, rows: Rows) -> None:
-    """Refuse rows that do not fit the network, or are on another device."""
-    device = network.target_scaling.scale.device
-    if rows.target.device != device:
-        raise ArgumentError(
-            "target",
-            got=f"is on {rows.target.device}",
-            expected=f"the network is on {device}",
-            fix="Move one of them with .to(device).",
-        )
-    network.check(rows.condition, rows.target)
 
 
 @torch.no_grad()

@@ -8,6 +8,7 @@ from torch.nn.utils import clip_grads_with_norm_
 
 from condens.data import Rows
 from condens.nn import DensityNetwork, Ensemble
+from condens.nn.randomness import RowDraws
 from condens.nn.stack import Stack
 from condens.training.batches import Batches
 from condens.training.diagnostics import (
@@ -17,6 +18,7 @@ from condens.training.diagnostics import (
     diagnose,
     diagnose_mixtures,
 )
+from condens.training.distributed import Group
 from condens.training.objective import objective
 from condens.training.settings import Settings
 
@@ -66,14 +68,17 @@ class Members:
         if self.stack is not None:
             self.stack.release()
 
-    def loss(self, epoch: int, batch: Rows, *, complete: bool) -> Tensor:
+    def loss(self, epoch: int, batch: Rows, draws: RowDraws, *, complete: bool) -> Tensor:
         """Return the sum of the members' objectives, each of its batch. Shapes: [M, b, …] → []."""
         if self.stack is None:
-            losses = [
-                objective(network, self.settings, epoch, part, complete=complete)
-                for network, part in zip(self.networks, _apart(batch), strict=True)
-            ]
+            losses = []
+            for member, (network, part) in enumerate(
+                zip(self.networks, _apart(batch), strict=True)
+            ):
+                draws.choose(member)
+                losses.append(objective(network, self.settings, epoch, part, complete=complete))
             return losses[0] if len(losses) == 1 else torch.stack(losses).sum()
+        draws.choose(None)
         condition, target, weights = batch
         autocast = self.settings.autocast
         with torch.autocast(condition.device.type, torch.bfloat16, enabled=autocast):
@@ -101,19 +106,20 @@ class Members:
                 parameter.grad.mul_(factors.view(-1, 1, 1))
 
     @torch.no_grad()
-    def validate(self, rows: Batches) -> list[float]:
+    def validate(self, rows: Batches, group: Group) -> list[float]:
         """Return the mean loss of each member on its rows, in original units."""
+        device = self.parameters[0].device
+        total = torch.zeros(len(self), dtype=torch.float64, device=device)
         if self.stack is None:
-            found = [_mean_loss(one, rows, member) for member, one in enumerate(self.networks)]
+            for member, network in enumerate(self.networks):
+                total[member] = _mean_loss(network, rows, member, group)
         else:
-            total = torch.zeros((), dtype=torch.float64, device=self.parameters[0].device)
-            for condition, target, weights in rows.aligned(
-                -(-ROWS_VALIDATED_AT_A_TIME // len(self))
-            ):
+            size = -(-ROWS_VALIDATED_AT_A_TIME // len(self))
+            for condition, target, weights in rows.aligned(size, group):
                 assert weights is not None  # `aligned` always has some
                 each = self._nll(self.stack, condition, target).double()
                 total = total + torch.where(weights == 0, 0.0, weights * each).sum(1)
-            found = total.tolist()
+        found = group.sum(total).tolist()
         return [offset + loss for offset, loss in zip(rows.offsets, found, strict=True)]
 
     def _nll(self, stack: Stack, condition: Tensor, target: Tensor) -> Tensor:
@@ -140,8 +146,9 @@ class Members:
         return combine([diagnose(network, *part[:2]) for network, part in pairs])
 
 
-def _mean_loss(network: DensityNetwork, rows: Batches, member: int) -> float:
-    batches = rows.in_order(ROWS_VALIDATED_AT_A_TIME, member)
+def _mean_loss(network: DensityNetwork, rows: Batches, member: int, group: Group) -> float:
+    """Return this process's part of the mean loss."""
+    batches = rows.in_order(ROWS_VALIDATED_AT_A_TIME, member, group)
     total = sum(float(network.standard_loss(*batch)) * len(batch) for batch in batches)
     return total / len(rows.parts[member])
 

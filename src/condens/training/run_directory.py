@@ -13,6 +13,7 @@ import hashlib
 import json
 import os
 import re
+import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -23,7 +24,6 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor, nn
 
-from condens.data import Rows
 from condens.errors import CondensError, RunDirectoryError
 from condens.files import append, as_path, open_regular, take_lock, write_whole
 from condens.nn import MLP, DensityNetwork, Head, TableMLP
@@ -46,6 +46,10 @@ Identity = dict[str, Any]
 class RunDirectory:
     """A directory that one process writes at a time.
 
+    Args:
+        path: of the directory, made if it is missing.
+        wait: seconds to wait for another process that writes there, such as one that is dying.
+
     >>> import torch
     >>> from tempfile import TemporaryDirectory
     >>> with TemporaryDirectory() as place, RunDirectory(place) as run:
@@ -54,8 +58,8 @@ class RunDirectory:
     ({'x': tensor([1., 1.])}, {'step': 3})
     """
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
-        self.path = as_path("directory", path)
+    def __init__(self, path: str | os.PathLike[str], *, wait: float = 0.0) -> None:
+        self.path, self._wait = as_path("directory", path), wait
         self._lock = ExitStack()
         self._next = 0
 
@@ -74,7 +78,7 @@ class RunDirectory:
                 "a run has one writer",
                 "Wait for it to end, stop it, or name another directory.",
             ):
-                take_lock(file)
+                self._take_lock(file)
             with self._refusing(*_WRITING):
                 self._next = 1 + max(self._numbers(), default=-1)
             self._lock = lock.pop_all()
@@ -82,6 +86,16 @@ class RunDirectory:
 
     def __exit__(self, *_: object) -> None:
         self._lock.close()
+
+    def _take_lock(self, file: int) -> None:
+        until = time.monotonic() + self._wait
+        while True:
+            try:
+                return take_lock(file)
+            except OSError:
+                if time.monotonic() > until:
+                    raise
+            time.sleep(0.1)
 
     def save(self, tensors: dict[str, Tensor], values: dict[str, Any]) -> None:
         """Write a state; states before the last one go."""
@@ -121,25 +135,6 @@ class RunDirectory:
             fix=_RESTORE,
         )
 
-    def resume(self, state: State, tensors: Tensors, values: Any, ours: Identity) -> None:
-        """Let a new state become one that was loaded; raise `RunDirectoryError` if it cannot.
-
-        A hash says that a state is what was written, not that this program wrote it.
-        """
-        values = values if isinstance(values, Mapping) else {}
-        check_same(self.path, values.get("identity"), ours)
-        try:
-            _check_forms(state.tensors(), tensors)
-            state.load(tensors, values)
-        except (CondensError, RuntimeError, ValueError, TypeError, KeyError) as error:
-            text = str(error).strip().partition("\n")[0][:200]
-            raise RunDirectoryError(
-                str(self.path),
-                got=f"holds a state that cannot be read ({text})",
-                expected="a run goes on from what condens wrote",
-                fix=_RESTORE,
-            ) from error
-
     def begin_log(self, lines: Iterable[dict[str, Any]]) -> None:
         """Write log.jsonl anew, without what a killed run logged and a resumed one will again."""
         with self._refusing(*_WRITING):
@@ -169,6 +164,26 @@ class RunDirectory:
 
     def _file(self, number: int, kind: str) -> Path:
         return self.path / f"state-{number:08d}.{kind}"
+
+
+def resume(path: Path, state: State, tensors: Tensors, values: Any, ours: Identity) -> None:
+    """Let a new state become one that was loaded; raise `RunDirectoryError` if it cannot.
+
+    A hash says that a state is what was written, not that this program wrote it.
+    """
+    values = values if isinstance(values, Mapping) else {}
+    check_same(path, values.get("identity"), ours)
+    try:
+        _check_forms(state.tensors(), tensors)
+        state.load(tensors, values)
+    except (CondensError, RuntimeError, ValueError, TypeError, KeyError) as error:
+        text = str(error).strip().partition("\n")[0][:200]
+        raise RunDirectoryError(
+            str(path),
+            got=f"holds a state that cannot be read ({text})",
+            expected="a run goes on from what condens wrote",
+            fix=_RESTORE,
+        ) from error
 
 
 def _digest(data: bytes, values: dict[str, Any]) -> str:
@@ -204,21 +219,8 @@ _PLAIN = (type(None), int, float, complex, str, bytes, torch.dtype, torch.device
 _HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
 
 
-def identity(
-    network: DensityNetwork,
-    settings: Settings,
-    rows: Rows,
-    validation: Rows | None,
-    folds: Tensor | None = None,
-) -> Identity:
-    """Return the architecture of the network, the settings, and a hash of the data's bytes."""
-    hashes = [
-        (name, place, _hash(tensor))
-        for name, part in (("rows", rows), ("validation", validation or ()), ("folds", (folds,)))
-        for place, tensor in enumerate(part)
-        if tensor is not None
-    ]
-    data = hashlib.sha256(repr(hashes).encode()).hexdigest()
+def identity(network: DensityNetwork, settings: Settings, data: str) -> Identity:
+    """Return the architecture of the network, the settings, and a hash of the data."""
     return {"network": _architecture(network), "settings": settings.to_dict(), "data": data}
 
 
@@ -280,7 +282,7 @@ def _describe(value: Any, depth: int = 8) -> str:
     if isinstance(value, _PLAIN):
         return repr(value)
     if isinstance(value, Tensor):
-        return _hash(value)
+        return hash_tensor(value)
     kind = type(value).__qualname__
     if not depth or isinstance(value, nn.Module):
         return kind
@@ -299,7 +301,8 @@ def _describe(value: Any, depth: int = 8) -> str:
     return f"{kind} {_describe(getattr(value, '__dict__', None), min(depth - 1, 2))}"
 
 
-def _hash(tensor: Tensor) -> str:
+def hash_tensor(tensor: Tensor) -> str:
+    """Return the form of a tensor and a hash of its bytes."""
     tensor = tensor.detach().cpu().contiguous()
     digest = hashlib.sha256(tensor.reshape(-1).view(torch.uint8).numpy().data)
     return f"{tensor.dtype} {list(tensor.shape)} {digest.hexdigest()}"

@@ -17,6 +17,7 @@ from condens.nn import Ensemble, MixtureNetwork
 from condens.nn.randomness import loan, torch_seeded_by
 from condens.scalars import as_whole
 from condens.training.batches import Batches, random_folds
+from condens.training.distributed import Group
 from condens.training.history import History
 from condens.training.interruption import how_far, interruption
 from condens.training.loop import Callback, gradients, train
@@ -142,6 +143,7 @@ def reduce_components(
     """Train a network, then copies with fewer components while they are no worse; never warn."""
     rows, held_out = _divide(data, validation, settings)
     generator = Generator().manual_seed(settings.seed)
+    group = Group.current(rows.target.device)
 
     def fit(network: MixtureNetwork, settings: Settings) -> tuple[History, Losses]:
         """Return the history, and the losses of the validation rows."""
@@ -174,7 +176,7 @@ def reduce_components(
         smaller, failed = network, 0
 
         def stopped() -> bool:
-            return interrupted.is_set() or history.stopped == "callback"
+            return group.any(interrupted.is_set()) or history.stopped == "callback"
 
         while smaller.head.n_components > 1 and failed < MAX_FAILURES and not stopped():
             with loan(network, generator):
@@ -182,15 +184,91 @@ def reduce_components(
             history, losses = fit(smaller, again)
             if stopped():  # not trained to its end, it cannot be compared
                 break
-            trials.append(_trial(smaller.head.n_components, history.best_nll, losses, best))
+            trial = _trial(smaller.head.n_components, history.best_nll, losses, best)
+            trials.append(group.agree(trial))
             if trials[-1].worse > trials[-1].standard_error:
                 failed += 1
             else:
                 chosen, failed = Selection(smaller, history, trials), 0
                 best = losses if trials[-1].worse < 0 else best
-    if interrupted.is_set():
-        chosen.history.stopped = "interrupted"
+        if group.any(interrupted.is_set()):
+            chosen.history.stopped = "interrupted"
     return chosen
+
+
+class Choice(NamedTuple):
+    """The kind of members that validation rows prefer, or what was trained until a stop.
+
+    Args:
+        make: the best kind.
+        ensemble, history: of the last trial, if there was one.
+        stopped: whether a callback or an interruption ended the trials.
+    """
+
+    make: Make
+    ensemble: Ensemble | None = None
+    history: History | None = None
+    stopped: bool = False
+
+
+def choose_kind(
+    kinds: Sequence[Make],
+    data: Data,
+    settings: Settings,
+    *,
+    n_members: int,
+    validation: Data | None = None,
+    folds: Tensor | None = None,
+    directory: str | os.PathLike[str] | None = None,
+    checkpoint_seconds: float = 10.0,
+    callbacks: Callback | Sequence[Callback] = (),
+    progress: bool | None = None,
+    variant: Callable[[int], Make] | None = None,
+) -> Choice:
+    """Try some members of each kind for part of the epochs; never warn.
+
+    A kind makes a number of new networks. The kinds are compared row by row on the same folds, with
+    up to a nat for each row; without validation rows the first kind is taken. With `variant` one
+    more kind is compared, made from the number of the best.
+    """
+    rows = Rows.given(data, "data").observed()
+    folds = _folds(rows, settings, validation, folds)
+    held_out = None if validation is None else Rows.given(validation, "validation").observed()
+    group = Group.current(rows.target.device)
+    kinds = list(kinds)
+    if folds is None and held_out is None:
+        kinds, variant = kinds[:1], None
+    trial = replace(
+        settings,
+        epochs=math.ceil(TRIAL_FRACTION * settings.epochs),
+        patience=math.ceil(TRIAL_FRACTION * settings.patience),
+    )
+    compared = len(kinds) + (variant is not None)
+    best, lowest, ensemble, history = 0, None, None, None
+    with gradients(), interruption() as interrupted:
+        for number in range(compared if compared > 1 else 0):
+            if number == len(kinds) and variant is not None:
+                kinds.append(variant(best))
+            ensemble = Ensemble(kinds[number](min(TRIAL_MEMBERS, n_members)))
+            history = train(
+                ensemble,
+                rows,
+                trial,
+                validation=validation,
+                folds=folds,
+                directory=None if directory is None else Path(directory) / f"kind-{number}",
+                checkpoint_seconds=checkpoint_seconds,
+                callbacks=callbacks,
+                progress=progress,
+                warn=False,
+            )
+            if group.any(interrupted.is_set()) or history.stopped == "callback":
+                return Choice(kinds[best], ensemble, history, stopped=True)
+            found = _fold_losses(ensemble, rows, held_out, folds)
+            better = lowest is None or _difference(found, lowest, MAX_DIFFERENCE)[0] < 0
+            if group.agree(better):
+                best, lowest = number, found
+    return Choice(kinds[best], ensemble, history)
 
 
 def train_members(
@@ -207,59 +285,50 @@ def train_members(
     progress: bool | None = None,
     variant: Callable[[int], Make] | None = None,
 ) -> tuple[Ensemble, History]:
-    """Try some members of each kind for part of the epochs, then train all of the best; never warn.
-
-    A kind makes a number of new networks. The kinds are compared row by row on the same folds, with
-    up to a nat for each row; without validation rows the first kind is taken. With `variant` one
-    more kind is compared, made from the number of the best.
-    """
+    """Choose a kind by `choose_kind`, then train all members of it; never warn."""
     rows = Rows.given(data, "data").observed()
-    if folds is None and validation is None and settings.validation_fraction and len(rows) > 1:
-        folds, _ = random_folds(len(rows), settings.validation_fraction, settings.seed)
-    held_out = None if validation is None else Rows.given(validation, "validation").observed()
-    kinds = list(kinds)
-    if folds is None and held_out is None:
-        kinds, variant = kinds[:1], None
-
-    def fit(make: Make, count: int, settings: Settings, name: str) -> tuple[Ensemble, History]:
-        ensemble = Ensemble(make(count))
-        history = train(
-            ensemble,
+    folds = _folds(rows, settings, validation, folds)
+    with gradients(), interruption() as interrupted:
+        chosen = choose_kind(
+            kinds,
             rows,
             settings,
+            n_members=n_members,
             validation=validation,
             folds=folds,
-            directory=None if directory is None else Path(directory) / name,
+            directory=directory,
             checkpoint_seconds=checkpoint_seconds,
             callbacks=callbacks,
             progress=progress,
-            warn=False,
+            variant=variant,
         )
-        return ensemble, history
-
-    trial = replace(
-        settings,
-        epochs=math.ceil(TRIAL_FRACTION * settings.epochs),
-        patience=math.ceil(TRIAL_FRACTION * settings.patience),
-    )
-    compared = len(kinds) + (variant is not None)
-    with gradients(), interruption() as interrupted:
-        best, lowest = 0, None
-        for number in range(compared if compared > 1 else 0):
-            if number == len(kinds) and variant is not None:
-                kinds.append(variant(best))
-            count = min(TRIAL_MEMBERS, n_members)
-            ensemble, history = fit(kinds[number], count, trial, f"kind-{number}")
-            if interrupted.is_set() or history.stopped == "callback":
-                break
-            found = _fold_losses(ensemble, rows, held_out, folds)
-            if lowest is None or _difference(found, lowest, MAX_DIFFERENCE)[0] < 0:
-                best, lowest = number, found
-        else:
-            ensemble, history = fit(kinds[best], n_members, settings, "members")
-    if interrupted.is_set():
-        history.stopped = "interrupted"
+        ensemble, history = chosen.ensemble, chosen.history
+        if not chosen.stopped or ensemble is None or history is None:
+            ensemble = Ensemble(chosen.make(n_members))
+            history = train(
+                ensemble,
+                rows,
+                settings,
+                validation=validation,
+                folds=folds,
+                directory=None if directory is None else Path(directory) / "members",
+                checkpoint_seconds=checkpoint_seconds,
+                callbacks=callbacks,
+                progress=progress,
+                warn=False,
+            )
+        if Group.current(rows.target.device).any(interrupted.is_set()):
+            history.stopped = "interrupted"
     return ensemble, history
+
+
+def _folds(
+    rows: Rows, settings: Settings, validation: Data | None, folds: Tensor | None
+) -> Tensor | None:
+    """Return the folds of rows: random ones where none are given, and validation rows neither."""
+    if folds is None and validation is None and settings.validation_fraction and len(rows) > 1:
+        return random_folds(len(rows), settings.validation_fraction, settings.seed)[0]
+    return folds
 
 
 def train_alone(
@@ -279,15 +348,17 @@ def train_alone(
     given = (options.get(name) is not None for name in ("validation", "folds"))
     if not settings.validation_fraction and not any(given):
         variant = None  # there is nothing to compare by
+    group = Group.current()
     with gradients(), interruption() as interrupted:
         (network,) = make(1)
         history = train(network, data, settings, directory=directory, warn=False, **options)
-        if variant is None or interrupted.is_set() or history.stopped == "callback":
+        stopped = group.any(interrupted.is_set()) or history.stopped == "callback"
+        if variant is None or stopped:
             return network, history
         first = {**options, "callbacks": (), "progress": False}
         (other,) = variant(1)
         begun = train(other, data, replace(settings, epochs=1), warn=False, **first)
-        if interrupted.is_set() or not begun.best_nll < history.best_nll:
+        if group.any(interrupted.is_set()) or not begun.best_nll < history.best_nll:
             return network, history
         place = None if directory is None else Path(directory) / "variant"
         (other,) = variant(1)

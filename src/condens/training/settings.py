@@ -30,6 +30,8 @@ class Settings:
         epochs: passes over the data, at most.
         batch_size: rows a step; the last batch of an epoch may be shorter. "rule" is the
             largest power of two up to a fiftieth of the rows, but from 32 to 512.
+        accumulation: parts in which a step's rows are computed one after the other, for batches
+            that do not fit into memory.
         learning_rate: of AdamW, after `warmup_steps`.
         schedule: how the rate falls: `cosine` to zero over all epochs, `plateau` (halved when
             the validation loss of every member stalls), or `constant`.
@@ -61,6 +63,7 @@ class Settings:
 
     epochs: int = 100
     batch_size: int | Literal["rule"] = "rule"
+    accumulation: int = 1
     learning_rate: float = 3e-3
     schedule: Schedule = "cosine"
     warmup_steps: int = 100
@@ -180,6 +183,7 @@ _NOISE = partial(_or_word, check=_NOT_NEGATIVE, expected="a finite number from 0
 _CHECKS: Mapping[str, Check] = {
     "epochs": _FROM_1,
     "batch_size": partial(_or_word, check=_FROM_1, expected="a whole number from 1"),
+    "accumulation": _FROM_1,
     "learning_rate": _POSITIVE,
     "schedule": partial(as_choice, choices=("cosine", "plateau", "constant")),
     "warmup_steps": _FROM_0,

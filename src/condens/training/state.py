@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch import Generator, Tensor
+from torch import Tensor
 
 from condens.nn import DensityNetwork
 from condens.scalars import refused
@@ -70,8 +70,6 @@ class State:
     def __init__(self, network: DensityNetwork, settings: Settings) -> None:
         self.network, self.settings = network, settings
         self.members = Members(network, settings)
-        # Of the noise and the dropout.
-        self.generator = Generator(network.target_scaling.scale.device).manual_seed(settings.seed)
         self.parameters = self.members.parameters
         # Of AdamW.
         self.moments = [
@@ -104,12 +102,11 @@ class State:
         self.best: Tensors = _clones(network.state_dict())
 
     def tensors(self) -> Tensors:
-        """Return every tensor of the state, by name, and the state of the generator."""
+        """Return every tensor of the state, by name."""
         return {
             **{f"now.{name}": t for name, t in self._now().items()},
             **{f"good.{name}": t for name, t in self.good.items()},
             **{f"best.{name}": t for name, t in self.best.items()},
-            "generator": self.generator.get_state(),
         }
 
     def values(self) -> dict[str, Any]:
@@ -129,7 +126,6 @@ class State:
                 raise ValueError(f"it is of {len(of)} members, not {len(self.members)}")
         self._become(_below("now.", tensors))
         self.good, self.best = _below("good.", tensors), _below("best.", tensors)
-        self.generator.set_state(tensors["generator"])
 
     def keep_good(self) -> None:
         """Remember the weights to return to."""

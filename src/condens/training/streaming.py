@@ -1,0 +1,550 @@
+"""Training on shards that are larger than memory."""
+
+import queue
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from functools import cached_property
+from itertools import pairwise
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+import torch
+from torch import Generator, Tensor
+
+from condens.data import Rows
+from condens.data.statistics import Moments
+from condens.data.stream import Shards
+from condens.data.survey import (
+    TRAINING,
+    Apart,
+    Block,
+    Roles,
+    Segment,
+    Survey,
+    TableColumns,
+    blocks,
+    read_block,
+    segments,
+    survey_segment,
+)
+from condens.errors import ArgumentError
+from condens.nn import DensityNetwork, Ensemble
+from condens.nn.randomness import mixed_seed
+from condens.nn.scaling import ColumnStatistics
+from condens.training.batches import Batch, Batches, Noise
+from condens.training.distributed import Group
+from condens.training.settings import Settings
+from condens.training.sources import Source
+from condens.training.threads import one_thread
+
+# Memory of the rows that are shuffled among each other; as much again is read ahead.
+WINDOW_BYTES = 1 << 26
+
+T = TypeVar("T")
+
+
+class Stream(Source):
+    """A table in shards, of which every process reads its part, in an order of its own.
+
+    Made by `Stream.open`. Members of an ensemble get the same batches, in which the rows of a
+    member's fold have weight zero for it.
+
+    Attributes:
+        survey: what is known of all rows.
+        sample: training rows that stand for all, in memory.
+    """
+
+    def __init__(self, survey: Survey, group: Group) -> None:
+        self.survey, self.shards, self.group = survey, survey.shards, group
+        self.rows_left_out = survey.found.rows - survey.found.useful
+        sample = survey.apart("sample")
+        if sample is None:
+            raise ArgumentError(
+                "the table",
+                got=f"has {survey.found.useful} rows to train on",
+                expected="enough for a sample were expected",
+                fix="Pass more rows.",
+            )
+        self.sample: Apart = sample
+
+    @classmethod
+    def open(
+        cls,
+        shards: Shards,
+        *,
+        targets: Sequence[str],
+        conditions: Sequence[str] | None = None,
+        weights: str | None = None,
+        groups: str | None = None,
+        test: float = 0.0,
+        calibration: float = 0.0,
+        adjustment: float = 0.0,
+        validation: float = 0.1,
+        n_members: int = 1,
+        seed: int = 0,
+    ) -> "Stream":
+        """Survey shards, every process its part of them.
+
+        Args:
+            shards: the files.
+            targets, conditions: names of columns; conditions are all others by default.
+            weights, groups: a column of each, or none. Rows of a group have the same role.
+            test, calibration, adjustment: fractions of the rows, or of the groups, that nothing
+                is trained on, see `apart`; at most 100 000 rows each.
+            validation: fraction that each member validates on, at most 100 000 rows in all.
+            n_members: of the network.
+            seed: of the hash that decides what a row is for.
+        """
+        others = {*targets, weights, groups}
+        used = conditions or [name for name in shards.columns if name not in others]
+        columns = TableColumns(tuple(used), tuple(targets), weights, groups)
+        _check_columns(shards, columns)
+        roles = Roles.of(
+            shards.n_rows,
+            seed=seed,
+            test=test,
+            calibration=calibration,
+            adjustment=adjustment,
+            fold=validation,
+            n_folds=n_members,
+        )
+        group = Group.current()
+        found = Segment(weights=np.zeros(n_members + 1))
+        for part in _by_segment(shards, group, lambda p: survey_segment(shards, p, columns, roles)):
+            found.merge(part)
+        return cls(Survey(shards, columns, roles, found), group)
+
+    def apart(self, name: str) -> Apart | None:
+        """Return the rows for "test", "calibration", "adjustment" or "validation", if any."""
+        return self.survey.apart(name)
+
+    @property
+    def n_rows(self) -> int:
+        """The rows of all files: those that are set apart have weight zero in their batches."""
+        return self.shards.n_rows
+
+    @property
+    def typical(self) -> Rows:
+        """The sample."""
+        return self.sample.rows
+
+    @property
+    def n_members(self) -> int:
+        """How many members there are rows to validate for."""
+        return self.survey.roles.n_folds
+
+    def check(self, network: DensityNetwork) -> None:
+        """Refuse a network of other columns or another number of members."""
+        network.check(self.sample.rows.condition, self.sample.rows.target)
+        members = len(network.members) if isinstance(network, Ensemble) else 1
+        if members != self.n_members:
+            raise ArgumentError(
+                "network",
+                got=f"has {members} member(s)",
+                expected=f"the shards were opened for {self.n_members}",
+                fix=f"Pass n_members={members} to Stream.open.",
+            )
+
+    def digest(self) -> str:
+        """Return a hash of the files' form and of the statistics of all their rows."""
+        return self.survey.digest()
+
+    def prepare(self, network: DensityNetwork, settings: Settings) -> None:
+        """Take scales from all rows, and first components from the sample."""
+        rows = self.sample.rows.to(network.target_scaling.scale.device)
+        if settings.start == "keep":
+            found = self.survey.statistics()
+            count = self.survey.encoder.columns
+            ends = torch.tensor(np.stack([found["lower"][:count], found["upper"][:count]]))
+            network.extend_range(ends)
+            return
+        folds = torch.from_numpy(self.sample.folds)
+        parts = [(folds != member).nonzero()[:, 0] for member in range(self.n_members)]
+        network.prepare(
+            *rows[:2],
+            generator=Generator().manual_seed(settings.seed),
+            from_data=settings.start == "data",
+            parts=parts,
+            statistics=(self._conditions(), self._targets(network)),
+        )
+
+    def batches(self, network: DensityNetwork) -> tuple["StreamedBatches", Batches | None]:
+        """Return the batches of the shards, and the validation rows, which are in memory."""
+        held = self.apart("validation")
+        batches = StreamedBatches(self, network, self._offsets(network))
+        if held is None:
+            return batches, None
+        device = network.target_scaling.scale.device
+        folds = torch.from_numpy(held.folds)
+        parts = [(folds == m).nonzero()[:, 0].to(device) for m in range(self.n_members)]
+        if not all(map(len, parts)):
+            raise ArgumentError(
+                "validation",
+                got=f"leaves a member without rows, {[len(part) for part in parts]}",
+                expected="each validates on some",
+                fix="Pass a larger fraction, or fewer members.",
+            )
+        return batches, Batches(network, held.rows.to(device), parts)
+
+    def noise(self, settings: Settings, network: DensityNetwork) -> Noise:
+        """Return noise by the number of all rows."""
+        codes = network.condition_codes
+        columns = self.survey.encoder.columns - codes + len(self.survey.columns.targets)
+        return Noise(settings, self.survey.found.useful, columns, codes)
+
+    def _conditions(self) -> ColumnStatistics:
+        return self._statistics(slice(0, self.survey.encoder.columns))
+
+    def _statistics(self, part: slice) -> ColumnStatistics:
+        found = {n: torch.from_numpy(v[part].copy()) for n, v in self.survey.statistics().items()}
+
+        def quantiles(levels: Sequence[float]) -> Tensor:
+            return torch.from_numpy(self.survey.quantiles(levels)[:, part].copy())
+
+        return ColumnStatistics(
+            found["mean"], found["deviation"], found["lower"], found["upper"], quantiles
+        )
+
+    def _targets(self, network: DensityNetwork) -> ColumnStatistics:
+        """Return the statistics of the real coordinates of all targets."""
+        raw = self._statistics(slice(self.survey.encoder.columns, None))
+        if network.transforms is None:
+            return raw
+        moments = self._second_pass(network).moments
+        assert moments is not None  # there are rows
+
+        def quantiles(levels: Sequence[float]) -> Tensor:
+            return network.real_target(raw.quantiles(levels))  # which is monotone
+
+        each = (moments.mean, moments.deviation, moments.lower, moments.upper)
+        mean, deviation, lower, upper = (torch.from_numpy(part) for part in each)
+        return ColumnStatistics(mean, deviation, lower, upper, quantiles)
+
+    def _offsets(self, network: DensityNetwork) -> list[float]:
+        """Return, for each member, the mean NLL correction of the rows that it trains on."""
+        scales = network.target_scaling.scale.log().cpu()
+        if network.transforms is None and self.survey.complete:
+            return [float(scales.sum())] * self.n_members
+        found, total = self._second_pass(network), self.survey.found.weights
+        weighted = found.observed @ scales.numpy() - found.slopes
+        return [
+            float((weighted[-1] - weighted[m]) / (total[-1] - total[m]))
+            for m in range(self.n_members)
+        ]
+
+    def _second_pass(self, network: DensityNetwork) -> "_Targets":
+        """Return sums over the targets of all training rows, as the network transforms them."""
+        key = tuple(map(repr, network.transforms or ()))
+        if key not in self._passes:
+            found = _Targets.none(self.n_members, len(self.survey.columns.targets))
+            columns, roles = self.survey.columns, self.survey.roles
+
+            def look(pieces: Sequence[int]) -> _Targets:
+                one = _Targets.none(self.n_members, len(columns.targets))
+                for part in _target_blocks(self.shards, pieces, columns, roles):
+                    one.add(part, network)
+                return one
+
+            for one in _by_segment(self.shards, self.group, look):
+                found.merge(one)
+            self._passes[key] = found
+        return self._passes[key]
+
+    @cached_property
+    def _passes(self) -> dict[Any, "_Targets"]:
+        return {}
+
+
+def _check_columns(shards: Shards, columns: TableColumns) -> None:
+    for name in columns.names:
+        if name not in shards.kinds:
+            raise ArgumentError(
+                "the shards",
+                got=f"have no column {name!r}",
+                expected=f"the columns are {', '.join(map(repr, shards.columns[:12]))}",
+                fix="Use one of these.",
+            )
+    for name in (*columns.targets, *filter(None, [columns.weights])):
+        if shards.kinds[name] != "numbers":
+            raise ArgumentError(
+                f"column {name!r}",
+                got="holds categories",
+                expected="targets and weights are numbers",
+                fix="Convert it, or leave it out.",
+            )
+
+
+def _by_segment(shards: Shards, group: Group, look: Callable[[Sequence[int]], T]) -> Iterator[T]:
+    """Return what is found in each segment, in their order; every process looks at some."""
+    every = segments(shards)
+    ours = {number: look(every[number]) for number in range(group.rank, len(every), group.size)}
+    found: dict[int, T] = {}
+    for theirs in group.gather(ours):
+        found |= theirs
+    return (found[number] for number in range(len(every)))
+
+
+class _TargetRows(NamedTuple):
+    """Targets [n, D], weights [n] and roles [n] of rows; those that do not count have weight 0."""
+
+    file: int
+    first: int
+    target: Tensor
+    weights: np.ndarray[Any, np.dtype[np.float64]]
+    roles: np.ndarray[Any, np.dtype[np.int64]]
+
+
+def _target_blocks(
+    shards: Shards, pieces: Sequence[int], columns: TableColumns, roles: Roles
+) -> Iterator[_TargetRows]:
+    # A table has a column at least: the first target stands for the conditions.
+    some = columns._replace(conditions=columns.targets[:1])
+    for block in blocks(shards, pieces, some, roles):
+        counts = block.useful & (block.roles >= TRAINING)
+        weights = np.where(counts, block.weights, 0.0)
+        target = torch.from_numpy(block.target)
+        yield _TargetRows(block.part.file, block.part.first, target, weights, block.roles)
+
+
+class _Targets:
+    """Sums over targets: by fold, and in all; moments of their real coordinates."""
+
+    def __init__(self, observed: Any, slopes: Any, moments: Moments | None) -> None:
+        self.observed, self.slopes, self.moments = observed, slopes, moments
+
+    @classmethod
+    def none(cls, folds: int, targets: int) -> "_Targets":
+        return cls(np.zeros((folds + 1, targets)), np.zeros(folds + 1), None)
+
+    def add(self, rows: _TargetRows, network: DensityNetwork) -> None:
+        counts = torch.from_numpy(rows.weights > 0)
+        for column, transform in enumerate(network.transforms or ()):
+            transform.check(
+                f"target {network.names[column] if network.names else column}",
+                rows.target[counts, column],
+            )
+        seed = mixed_seed("targets", rows.file, rows.first)
+        device = network.target_scaling.scale.device
+        generator = Generator(device).manual_seed(seed)
+        target = torch.where(counts[:, None], rows.target, torch.nan).to(device)
+        real = network.real_target(target, generator)
+        slopes = torch.zeros(len(target), dtype=torch.float64, device=device)
+        for transform, values in zip(network.transforms or (), real.unbind(1), strict=False):
+            slopes += transform.log_slope_at(values).nan_to_num(nan=0.0)
+        seen = (~real.isnan()).double().cpu().numpy() * rows.weights[:, None]
+        slope = slopes.cpu().numpy() * rows.weights
+        for fold in range(len(self.slopes) - 1):
+            chosen = rows.roles == fold
+            self.observed[fold] += seen[chosen].sum(0)
+            self.slopes[fold] += slope[chosen].sum()
+        self.observed[-1] += seen.sum(0)
+        self.slopes[-1] += slope.sum()
+        self._add_moments(Moments.of(real.cpu().numpy()))
+
+    def merge(self, other: "_Targets") -> None:
+        self.observed, self.slopes = self.observed + other.observed, self.slopes + other.slopes
+        if other.moments is not None:
+            self._add_moments(other.moments)
+
+    def _add_moments(self, found: Moments) -> None:
+        self.moments = found if self.moments is None else self.moments.merged(found)
+
+
+class StreamedBatches:
+    """The batches of a stream; see `condens.data.stream` for their order."""
+
+    def __init__(self, stream: Stream, network: DensityNetwork, offsets: list[float]) -> None:
+        self.stream, self.network, self.offsets = stream, network, offsets
+        self.shards, self.complete = stream.shards, stream.survey.complete
+        survey = stream.survey
+        total = survey.found.weights
+        # By which the weights of all rows have mean one, of each member.
+        rows = self.shards.n_rows
+        self.factors = [float(rows / (total[-1] - total[m])) for m in range(stream.n_members)]
+        self.device, self.dtype = network.target_scaling.scale.device, network.dtype
+        size = torch.empty(0, dtype=self.dtype).element_size()
+        columns = survey.encoder.columns + network.dimensions + stream.n_members
+        self.window_rows = WINDOW_BYTES // (size * columns)
+
+    def __len__(self) -> int:
+        return self.shards.n_rows
+
+    def shuffled(
+        self, seed: int, epoch: int, start: int, size: int, group: Group | None = None
+    ) -> Iterator[Batch]:
+        """Yield a process's part of every batch, from number `start` on."""
+        plan = _Plan.of(self.shards, size, self.window_rows, group or Group())
+        first = start // plan.batches
+        windows = _Ahead(self._windows(seed, epoch, first, plan))
+        try:
+            skipped = start - first * plan.batches
+            for batches in windows:
+                yield from batches[skipped:]
+                skipped = 0
+        finally:
+            windows.close()
+
+    def _windows(self, seed: int, epoch: int, first: int, plan: "_Plan") -> Iterator[list[Batch]]:
+        """Yield the batches of a window, from those lanes that this process reads."""
+        shuffle = Generator().manual_seed(mixed_seed(seed, "pieces", epoch))
+        order = torch.randperm(len(self.shards.pieces), generator=shuffle).tolist()
+        names, rows = self.stream.survey.columns.names, plan.batches * plan.each
+        lanes = {
+            lane: self.shards.rows(
+                order, plan.ends[lane] + first * rows, plan.ends[lane + 1], names
+            )
+            for lane in plan.owned
+        }
+        with one_thread():
+            for number in range(first, -(-plan.n_batches // plan.batches)):
+                read = [
+                    self._read(reader.take(rows), mixed_seed(seed, "window", epoch, lane, number))
+                    for lane, reader in lanes.items()
+                ]
+                yield [
+                    self._batch(plan, read, place, place - number * plan.batches)
+                    for place in range(
+                        number * plan.batches, min((number + 1) * plan.batches, plan.n_batches)
+                    )
+                ]
+
+    def _read(self, parts: Sequence[Any], seed: int) -> Rows:
+        """Return rows of a lane, standardised and shuffled; weights [n, M]."""
+        survey, network = self.stream.survey, self.network
+        generator = Generator(self.device).manual_seed(seed)
+        read = [
+            read_block(part, survey.columns, survey.roles, str(self.shards.paths[part.file]))
+            for part in parts
+        ]
+        condition, target, weights = [], [], []
+        for block in read:
+            encoded = survey.encoder.encode(block.table, "the table").to(self.device)
+            condition.append(network.standardise_condition(encoded))
+            target.append(self._target(block, generator))
+            weights.append(self._weights(block))
+        if not read:
+            width = survey.encoder.columns
+            empty = torch.empty(0, dtype=self.dtype, device=self.device)
+            return Rows(
+                empty.new_empty(0, width),
+                empty.new_empty(0, network.dimensions),
+                empty.new_empty(0, self.stream.n_members),
+            )
+        rows = Rows(*(torch.cat(part) for part in (condition, target, weights)))
+        return rows.take(torch.randperm(len(rows), generator=generator, device=self.device))
+
+    def _target(self, block: Block, generator: Generator) -> Tensor:
+        # A row that does not count may hold anything.
+        counts = (block.roles >= TRAINING) & block.useful
+        given = torch.from_numpy(np.where(counts[:, None], block.target, np.nan)).to(self.device)
+        some = torch.where(given.isnan().all(1, keepdim=True), self._stand_in, given)
+        return self.network.standardise_target(some, generator if self.network.discrete else None)
+
+    @cached_property
+    def _stand_in(self) -> Tensor:
+        """A target for rows without any, which have weight zero."""
+        target = self.stream.sample.rows.target
+        whole = target[(~target.isnan()).sum(1).argmax()]
+        return whole.to(self.device)
+
+    def _weights(self, block: Block) -> Tensor:
+        counts = (block.roles >= TRAINING) & block.useful
+        weights = np.where(counts, block.weights, 0.0)
+        each = [
+            np.where(block.roles == member, 0.0, weights * factor)
+            for member, factor in enumerate(self.factors)
+        ]
+        return torch.from_numpy(np.stack(each, 1)).to(self.device, self.dtype)
+
+    def _batch(self, plan: "_Plan", lanes: Sequence[Rows], place: int, number: int) -> Batch:
+        """Return the batch at a place of the epoch, the one of this number in its window."""
+        lengths, parts = plan.lengths(place), []
+        for (lane, (low, high)), rows in zip(plan.owned.items(), lanes, strict=True):
+            start = number * plan.each
+            end = start + min(high, lengths[lane])
+            parts.append([part[start + low : end] for part in rows if part is not None])
+        # Before the first of ours come the lanes that others read, and some rows of its lane.
+        lane, (low, _) = next(iter(plan.owned.items()))
+        first = place * plan.size + sum(lengths[:lane]) + min(low, lengths[lane])
+        condition, target, weights = (torch.cat(column) for column in zip(*parts, strict=True))
+        members, total = self.stream.n_members, sum(lengths)
+        rows = Rows(
+            condition.expand(members, *condition.shape),
+            target.expand(members, *target.shape).contiguous(),
+            (weights / total).T.contiguous(),
+        )
+        return Batch(rows, first, total)
+
+
+class _Plan(NamedTuple):
+    """How an epoch is cut: lanes, rows of a lane in a batch, batches of a window.
+
+    `owned` has the lanes that a process reads, and which rows of each batch are its own.
+    """
+
+    size: int
+    lanes: int
+    each: int
+    ends: list[int]
+    n_batches: int
+    batches: int
+    owned: dict[int, tuple[int, int]]
+
+    @classmethod
+    def of(cls, shards: Shards, size: int, window_rows: int, group: Group) -> "_Plan":
+        lanes = shards.n_lanes(size)
+        each, rows = size // lanes, shards.n_rows
+        ends = [rows * lane // lanes for lane in range(lanes + 1)]
+        longest = max(high - low for low, high in pairwise(ends))
+        begin, end = group.share(size)
+        owned = {
+            lane: (max(begin - lane * each, 0), min(end - lane * each, each))
+            for lane in range(lanes)
+            if begin < (lane + 1) * each and end > lane * each
+        }
+        n_batches = -(-longest // each)
+        return cls(size, lanes, each, ends, n_batches, max(1, window_rows // size), owned)
+
+    def lengths(self, place: int) -> list[int]:
+        """Return how many rows each lane has left for the batch at a place."""
+        done = place * self.each
+        return [min(max(b - a - done, 0), self.each) for a, b in pairwise(self.ends)]
+
+
+class _Ahead(Iterator[T]):
+    """Items that a thread makes, one ahead of the one in use."""
+
+    def __init__(self, items: Iterator[T]) -> None:
+        self._made: queue.Queue[tuple[T | None, BaseException | None]] = queue.Queue(maxsize=1)
+        self._closed = threading.Event()
+        self._thread = threading.Thread(target=self._make, args=(items,), daemon=True)
+        self._thread.start()
+
+    def __next__(self) -> T:
+        item, error = self._made.get()
+        if error is not None:
+            raise error
+        assert item is not None  # the end is an error: StopIteration
+        return item
+
+    def close(self) -> None:
+        """End the thread."""
+        self._closed.set()
+        self._thread.join()
+
+    def _make(self, items: Iterator[T]) -> None:
+        try:
+            for item in items:
+                self._put(item, None)
+                if self._closed.is_set():
+                    return
+            self._put(None, StopIteration())
+        except BaseException as error:
+            self._put(None, error)
+
+    def _put(self, item: T | None, error: BaseException | None) -> None:
+        while not self._closed.is_set():
+            with suppress(queue.Full):
+                self._made.put((item, error), timeout=0.1)
+                return
