@@ -42,14 +42,14 @@ COMMANDS = (
 )
 
 
-def _example(function: object) -> str:
-    """Return the example that a command's help ends with: the last lines of its docstring."""
-    text = (function.__doc__ or "").split("Example:", 1)
-    return f"Example: {' '.join(text[1].split())}" if len(text) > 1 else ""
+def _examples(function: object) -> str:
+    """Return the examples that a command's help ends with: the last lines of its docstring."""
+    _, *found = (function.__doc__ or "").split("Example:")
+    return "\n\n".join(f"Example: {' '.join(text.split())}" for text in found)
 
 
 for _command in COMMANDS:
-    app.command(help=(_command.__doc__ or "").split("Example:", 1)[0], epilog=_example(_command))(
+    app.command(help=(_command.__doc__ or "").split("Example:", 1)[0], epilog=_examples(_command))(
         _command
     )
 

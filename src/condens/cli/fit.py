@@ -1,6 +1,5 @@
 """`condens fit`: a table to a model, and a verdict."""
 
-import hashlib
 import shutil
 import sys
 import warnings as warnings_
@@ -25,8 +24,9 @@ from condens.cli.options import (
 )
 from condens.cli.tables import (
     Input,
+    Labelled,
+    Names,
     check_names,
-    column,
     listed,
     parse_pairs,
     place_for,
@@ -35,6 +35,7 @@ from condens.cli.tables import (
 from condens.errors import (
     ArgumentError,
     CollapsedComponentsWarning,
+    CondensError,
     IllConditionedWarning,
     RunDirectoryError,
     UnexplainedRowsWarning,
@@ -51,6 +52,7 @@ if TYPE_CHECKING:
 
 # Rows that a verdict needs, and the most that it gets.
 MIN_TEST_ROWS, MAX_TEST_ROWS = 20, 10_000
+NAMES = Names("--condition", "--target")
 # Warnings of the training's history.
 TOLD_BY_THE_VERDICT = (
     CollapsedComponentsWarning,
@@ -178,7 +180,7 @@ def fit(
                 [*target, *filter(None, [weights])]
             )
             chosen = _columns(table, target, condition, ignore or (), weights, groups)
-            _check_values(chosen, transforms or {})
+            _check_targets(chosen.targets, transforms or {})
             fitted = _fit_table(model, data, chosen, test, seed)
     if not group.first:
         return
@@ -193,7 +195,7 @@ def fit(
 class Fitted(NamedTuple):
     """What a fit leaves for the verdict: rows that it has not seen, and what the data were."""
 
-    held_out: "Chosen | None"
+    held_out: Labelled | None
     source: str
     rows: int
     digest: str
@@ -218,8 +220,10 @@ def _resumable(run: Path) -> Iterator[None]:
 
 
 def _fit_table(
-    model: "MDNRegressor", data: str, chosen: "Chosen", test: float, seed: int
+    model: "MDNRegressor", data: str, chosen: Labelled, test: float, seed: int
 ) -> Fitted:
+    from condens.data.fingerprint import fingerprint
+
     kept, held = _divide(chosen.targets, chosen.groups, test, seed)
     train = chosen.take(kept)
     model.fit(train.conditions, train.targets, train.weights, groups=train.groups)
@@ -265,31 +269,8 @@ def _fit_shards(
     apart = model.held_out_
     held = None
     if apart is not None and len(apart.rows) >= MIN_TEST_ROWS:
-        held = Chosen(
-            take(apart.table, used, "--condition"),
-            take(apart.table, targets, "--target"),
-            column(apart.table, weights, "--weights"),
-            column(apart.table, groups, "--groups"),
-        )
+        held = Labelled.of(apart.table, used, targets, weights, groups, NAMES)
     return Fitted(held, Path(data).name, shards.n_rows, shards.digest())
-
-
-class Chosen(NamedTuple):
-    """The columns of a fit: conditions, targets, and the weights and groups of the rows."""
-
-    conditions: "pa.Table"
-    targets: "pa.Table"
-    weights: "NDArray[np.float64] | None"
-    groups: "NDArray[Any] | None"
-
-    def take(self, rows: "NDArray[np.int64]") -> "Chosen":
-        """Return some of the rows."""
-        return Chosen(
-            self.conditions.take(rows),
-            self.targets.take(rows),
-            None if self.weights is None else self.weights[rows],
-            None if self.groups is None else self.groups[rows],
-        )
 
 
 def _columns(
@@ -299,9 +280,9 @@ def _columns(
     ignored: Sequence[str],
     weights: str | None,
     groups: str | None,
-) -> Chosen:
+) -> Labelled:
     take(table, ignored, "--ignore")
-    known = take(table, targets, "--target")
+    take(table, targets, "--target")
     _refuse_contradictions(targets, conditions, ignored, weights, groups)
     out = {*targets, *ignored, weights, groups}
     used = conditions or [name for name in table.column_names if name not in out]
@@ -312,12 +293,7 @@ def _columns(
             expected="one to predict from must be left",
             fix="Ignore fewer, or name fewer targets.",
         )
-    return Chosen(
-        take(table, used, "--condition"),
-        known,
-        column(table, weights, "--weights"),
-        column(table, groups, "--groups"),
-    )
+    return Labelled.of(table, used, targets, weights, groups, NAMES)
 
 
 def _refuse_contradictions(
@@ -353,26 +329,15 @@ def _refuse_both(
             )
 
 
-def _check_values(chosen: Chosen, transforms: Mapping[str, Any]) -> None:
-    """Refuse weights and targets before the rows are divided, so that errors count all of them."""
-    import numpy as np
+def _check_targets(targets: "pa.Table", transforms: Mapping[str, Any]) -> None:
+    """Refuse targets before the rows are divided, so that errors count all of them."""
     import torch
 
     from condens.transforms.choice import resolve
 
-    if chosen.weights is not None:
-        bad = ~(np.isfinite(chosen.weights) & (chosen.weights >= 0))
-        if bad.any():
-            row = int(bad.argmax())
-            raise ArgumentError(
-                "--weights",
-                got=f"has {chosen.weights[row]:g} in row {row}, counted from 0",
-                expected="numbers from 0 were expected",
-                fix="Use 0 to leave a row out.",
-            )
     for name, spec in transforms.items():
         if spec != "auto":
-            values = torch.tensor(chosen.targets[name].to_numpy(), dtype=torch.float64)
+            values = torch.tensor(targets[name].to_numpy(), dtype=torch.float64)
             resolve(spec, "--transform").check(f"the column {name!r}", values)
 
 
@@ -408,7 +373,7 @@ def _check_test(fraction: float) -> None:
         )
 
 
-def _judge(model: "MDNRegressor", rows: Chosen) -> "Report":
+def _judge(model: "MDNRegressor", rows: Labelled) -> "Report":
     from condens.evaluation import evaluate
 
     return evaluate(
@@ -472,23 +437,6 @@ def _notes(fitted: Fitted, report: "Report | None") -> dict[str, Any]:
     return notes
 
 
-def fingerprint(*tables: "pa.Table") -> str:
-    """Return a digest of names and values, whatever file they came from."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    digest = hashlib.sha256()
-    for table in tables:
-        for name, values in zip(table.column_names, table.columns, strict=True):
-            digest.update(name.encode() + b"\0")
-            if pa.types.is_dictionary(values.type) or pa.types.is_string(values.type):
-                text = pc.fill_null(values.cast(pa.string()), "\1").to_pylist()
-                digest.update("\0".join(text).encode("utf-8", "surrogatepass"))
-            else:
-                digest.update(values.cast(pa.float64(), safe=False).to_numpy().tobytes())
-    return digest.hexdigest()
-
-
 def _run_directory(place: Path) -> Path:
     return place.with_name(f"{place.name}.run")
 
@@ -536,6 +484,7 @@ def _parameters(path: Path | None) -> dict[str, Any]:
     import tomllib
     from dataclasses import fields
 
+    from condens.estimator.construction import check_parameter
     from condens.estimator.document import PLAIN_PARAMETERS
     from condens.training import Settings
 
@@ -555,8 +504,16 @@ def _parameters(path: Path | None) -> dict[str, Any]:
         _check_keys(path, f"[{part}]", document.get(part, {}), known)
     _check_keys(path, "the file", document, {"model", "training"})
     found = dict(document.get("model", {}))
-    if document.get("training"):
-        found["settings"] = Settings(**document["training"])
+    try:
+        for name, value in found.items():
+            check_parameter(name, value)
+    except CondensError as error:
+        raise ArgumentError(f"{path}: [model] {error}") from None
+    try:
+        if document.get("training"):
+            found["settings"] = Settings(**document["training"])
+    except CondensError as error:
+        raise ArgumentError(f"{path}: [training] {error}") from None
     return found
 
 
