@@ -32,9 +32,10 @@ def write_houses(path, rows=240, seed=0, **changes):
     return path
 
 
-def _main(arguments, streams, directory):
+def _main(arguments, streams, directory, environment):
     """Run a command with its streams in files, as a shell does; in a process of its own."""
     os.chdir(directory)
+    os.environ.update(environment)
     for number, (path, flags) in enumerate(streams):
         descriptor = os.open(path, flags, 0o600)
         os.dup2(descriptor, number)
@@ -52,15 +53,18 @@ def _main(arguments, streams, directory):
         sys.stderr.flush()
 
 
-def started(arguments, directory, stdin=os.devnull, stdout=None):
-    """Start a command in a process of its own; its output goes to files `out` and `err` there."""
+def started(arguments, directory, stdin=os.devnull, stdout=None, environment=()):
+    """Start a command in a process of its own; its output goes to files `out` and `err` there.
+
+    The environment is that of the server that processes are forked from, and what is given here.
+    """
     write = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
     streams = [
         (str(stdin), os.O_RDONLY),
         (str(stdout or directory / "out"), write),
         (str(directory / "err"), write),
     ]
-    return runs.process(_main, list(map(str, arguments)), streams, str(directory))
+    return runs.process(_main, list(map(str, arguments)), streams, str(directory), dict(environment))
 
 
 def finished(arguments, directory, stdin=os.devnull):

@@ -18,6 +18,7 @@ else:
 
         try:
             with importing:
+                from condens.tuning import storage  # noqa: F401  # first: without Optuna nothing else loads
                 from condens.tuning import space, study
         except ModuleNotFoundError as error:
             package = (error.name or "").partition(".")[0]

@@ -51,7 +51,7 @@ class Storage:
     """
 
     def __init__(self, place: str | os.PathLike[str], grace: int) -> None:
-        text = os.fspath(place)
+        text = _sqlite_path(os.fspath(place))
         self.is_server = "://" in text
         self.grace = grace
         self._secrets: list[str] = []
@@ -73,6 +73,9 @@ class Storage:
         """Return the URL as Optuna takes it, and options of the connection."""
         try:
             url = sqlalchemy.make_url(text)
+            # With an @ of its own, the rest of a password would be read as the host, and shown.
+            if text.partition("?")[0].count("@") > 1 or url.drivername.startswith("sqlite"):
+                raise ValueError
             known = url.get_dialect()
         except NoSuchModuleError:
             scheme = sqlalchemy.make_url(text).drivername
@@ -82,7 +85,7 @@ class Storage:
                 expected="SQLAlchemy knows no such database",
                 fix="Use postgresql+psycopg://… or mysql+pymysql://…, for instance.",
             ) from None
-        except (UrlError, ValueError):  # a port that is no number, for instance
+        except (UrlError, ValueError):
             raise StudyError(
                 "the URL of the study's server",
                 got="cannot be read",
@@ -188,6 +191,17 @@ class Storage:
 
 class _Again(Exception):  # noqa: N818
     """Another process has made the tables in between."""
+
+
+def _sqlite_path(text: str) -> str:
+    """Return the path in a URL of SQLite, and anything else as it is.
+
+    >>> _sqlite_path("sqlite:///study.db")
+    'study.db'
+    """
+    start = "sqlite:///"
+    found = text.removeprefix(start)
+    return found if text.startswith(start) and found and "?" not in found else text
 
 
 def _sqlite(path: Path) -> dict[str, Any]:
