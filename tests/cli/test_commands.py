@@ -59,8 +59,11 @@ class TestHelp:
     @pytest.mark.usefixtures("houses")
     def test_the_example_runs(self, call, command):
         arguments = example_of(command.__name__)
-        more = ["--members", "1", "--epochs", "2", "--force"] if arguments[0] == "fit" else []
-        code, _, err = call(*arguments, *more)
+        more = {
+            "fit": ["--members", "1", "--epochs", "2", "--force"],
+            "tune": ["--members", "1", "--epochs", "1", "--trials", "1"],
+        }
+        code, _, err = call(*arguments, *more.get(arguments[0], []))
         assert (code, "Error" in err) == (0, False), err
 
     def test_all_commands_are_there(self):
