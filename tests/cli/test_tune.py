@@ -99,6 +99,7 @@ def test_ends_with_trials_a_gain_a_verdict_and_settings(place, call):
         (["-o", "space.toml", "--force"], "space.toml is a file that this command reads"),
         (["-o", "directory"], "directory.study cannot hold a study (Is a directory)"),
         (["-o", "text"], "text.study does not answer as a study (file is not a database)"),
+        (["-o", "file"], "file.trials is a file, but trials keep their state in a directory"),
         (["-o", "nowhere/m"], "nowhere/m is in no directory"),
     ],
     ids=lambda value: value if isinstance(value, str) else " ".join(value),
@@ -107,6 +108,7 @@ def test_errors_are_one_line(place, call, more, message):
     (place / "bad.toml").write_text("[model]\nwitdh = [1, 2]\n")
     (place / "epochs.toml").write_text("[training]\nepochs = [1, 2]\n")
     (place / "directory.study").mkdir()
+    (place / "file.trials").write_text("")
     (place / "text.study").write_text("no database, but a text\n" * 100)
     code, out, err = call(*TUNE, *MODEL, "--epochs", "1", *more)
     assert (code, out, err.count("\n")) == (1, "", 1), err
@@ -121,6 +123,9 @@ def test_another_table_is_refused(place, call):
     assert (code, err.count("\n")) == (1, 1)
     assert "study 'tuned.condens' in tuned.condens.study is one of another table" in err
     assert call(*TUNE, "--epochs", "1", "--trials", "1", "-o", "other.condens").code == 0
+    for seed in ("1", "2"):  # which has other test rows too
+        found = call(*TUNE, *("--epochs", "1", "-o", "other.condens", "--force", "--seed", seed))
+        assert "is one of another seed, but" in found.err
 
 
 @pytest.mark.parametrize(
@@ -160,7 +165,7 @@ def kill_in_the_middle(place, command, number=signal.SIGKILL):
 
 
 def test_a_killed_trial_is_taken_up_where_it_was(place):
-    quick = [*TUNE, "--epochs", "200", "--trials", "1", "--grace", "2"]
+    quick = [*TUNE, "--epochs", "60", "--trials", "1", "--grace", "2"]
     assert finished([*quick, "-o", "whole.condens"], place).code == 0
     (whole,) = trials_of(place / "whole.condens.study", "whole.condens")
     assert kill_in_the_middle(place, [*quick, *MODEL]) == -signal.SIGKILL

@@ -64,7 +64,9 @@ def started(arguments, directory, stdin=os.devnull, stdout=None, environment=())
         (str(stdout or directory / "out"), write),
         (str(directory / "err"), write),
     ]
-    return runs.process(_main, list(map(str, arguments)), streams, str(directory), dict(environment))
+    return runs.process(
+        _main, list(map(str, arguments)), streams, str(directory), dict(environment)
+    )
 
 
 def finished(arguments, directory, stdin=os.devnull):

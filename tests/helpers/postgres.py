@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 import pytest
 
-PASSWORD = "s3cr%t/p@ss:w{o}rd"  # noqa: S105
+PASSWORD = "s3cr%t/p@ss:w{o}rd"
 USER = "condens"
 # The server refuses to run as root; one of these does instead.
 OTHER_USERS = ("postgres", "nobody")
@@ -53,7 +53,7 @@ def server(directory):
     secret.chmod(0o644)
     as_user = _unprivileged(directory)
     for parent in directory.parents:  # the other user has to get there
-        if os.stat(parent).st_uid == os.geteuid() and as_user and parent.name:
+        if parent.stat().st_uid == os.geteuid() and as_user and parent.name:
             parent.chmod(parent.stat().st_mode | 0o711)
     data = directory / "data"
 

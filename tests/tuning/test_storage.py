@@ -43,8 +43,9 @@ def told(place):
 def test_a_study_on_a_server(server):
     with Study(*rows(), storage=url_of(server), name="first ü", space=SPACE) as study:
         assert postgres.PASSWORD not in study.label
-        assert study.label == f"postgresql+psycopg://{postgres.USER}:***@{server[0]}:{server[1]}" + (
-            "/postgres"
+        assert (
+            study.label
+            == f"postgresql+psycopg://{postgres.USER}:***@{server[0]}:{server[1]}" + ("/postgres")
         )
         study.search(2)
     with Study(*rows(), storage=url_of(server), name="first ü", space=SPACE) as study:

@@ -92,7 +92,9 @@ class TestSearching:
         with open_study() as study:
             study.search(5, minutes=0)
             assert [t.number for t in study.trials] == [0]
-            assert study.fit().parameters == {n: v for n, v in SPACE.items() if n in study.space.fixed}
+            assert study.fit().parameters == {
+                n: v for n, v in SPACE.items() if n in study.space.fixed
+            }
 
     def test_the_nll_is_that_of_rows_never_trained_on(self, open_study):
         x, y = rows()
@@ -188,7 +190,13 @@ class TestPruning:
 
 class TestFailing:
     def test_a_trial_that_cannot_be_fitted_fails_alone(self, open_study):
-        space = {"covariance": ["full", "low_rank"], "rank": [1, 2], "width": 8, "epochs": 1, "shortcut": False}
+        space = {
+            "covariance": ["full", "low_rank"],
+            "rank": [1, 2],
+            "width": 8,
+            "epochs": 1,
+            "shortcut": False,
+        }
         with open_study(space=space) as study:
             for covariance in ("full", "low_rank"):
                 study.study.enqueue_trial({"covariance": covariance, "rank": 1})
@@ -208,7 +216,7 @@ class TestFailing:
     def test_a_search_in_which_all_fails_ends(self, open_study):
         with (
             open_study(space={**DIVERGES, "depth": [1, 2]}) as study,
-            pytest.raises(StudyError, match="has no trial that ended; the last one failed .The"),
+            pytest.raises(StudyError, match=r"has no trial that ended; the last one failed .The"),
         ):
             study.search(9)
 
@@ -244,7 +252,7 @@ class TestFailing:
                 study.search(0)
             with pytest.raises(ArgumentError, match="minutes is -1"):
                 study.search(1, minutes=-1)
-            with pytest.raises(StudyError, match="has no trial that ended .none was run"):
+            with pytest.raises(StudyError, match=r"has no trial that ended .none was run"):
                 study.fit()
 
 
@@ -252,23 +260,36 @@ class TestJoining:
     def test_another_table_is_refused(self, open_study):
         open_study().close()
         x, y = rows(seed=1)
-        with pytest.raises(StudyError, match="is one of another table, but .* another name"):
+        with pytest.raises(StudyError, match=r"is one of another table, or .* another name"):
             open_study(x, y)
 
     @pytest.mark.parametrize(
-        "changes",
+        ("changes", "word"),
         [
-            {"random_state": 1},
-            {"validation_fraction": 0.3},
-            {"space": {**SPACE, "width": 16}},
-            {"target_transform": (-100, 100)},
+            ({"random_state": 1}, "seed"),
+            ({"validation_fraction": 0.3}, "validation fraction"),
+            ({"space": {**SPACE, "width": 16}}, "search space"),
+            ({"target_transform": (-100, 100)}, "target transform"),
+            ({"groups": np.arange(120)}, "table, or other .* groups"),
         ],
-        ids=lambda changes: next(iter(changes)),
+        ids=str,
     )
-    def test_other_trials_are_refused(self, open_study, changes):
+    def test_other_trials_are_refused(self, open_study, changes, word):
         open_study().close()
-        with pytest.raises(StudyError, match=f"is one of another {next(iter(changes))}"):
+        with pytest.raises(StudyError, match=f"is one of another {word}"):
             open_study(**changes)
+
+    def test_the_names_of_categories_count(self, open_study):
+        x, y = rows()
+        frame = pd.DataFrame({"kind": np.where(x[:, 0] > 0, "a", "b")})
+        open_study(frame, y).close()
+        with pytest.raises(StudyError, match="another table"):
+            open_study(frame.replace({"a": "c"}), y)
+
+    def test_all_processes_have_the_patience_of_the_first(self, open_study):
+        open_study(grace_seconds=9).close()
+        with open_study(grace_seconds=5) as study:
+            assert study.grace == study.storage.backend.grace_period == 9
 
     @pytest.mark.parametrize("name", ["ä ö/ü'\";--", "{x}%s", "../up", "名前"])
     def test_names_may_hold_anything_in_one_line(self, open_study, name):
@@ -362,10 +383,10 @@ class TestTakingUp:
 
             run = study._run
 
-            def taken(trial, known, place):  # by another process, in the middle
+            def taken(trial, *rest):  # by another process, in the middle
                 study._run = run
                 study.study.tell(trial, state=TrialState.FAIL)
-                return run(trial, known, place)
+                return run(trial, *rest)
 
             study._run = taken
             study.search(2, report=report)

@@ -38,6 +38,7 @@ from condens.cli.options import (
 from condens.cli.tables import Input, place_for
 from condens.errors import ArgumentError, CondensError
 from condens.files import open_regular, take_lock
+from condens.scalars import encode_floats
 
 if TYPE_CHECKING:
     from condens.tuning import Dimension, Space, Study, Trial, Tuned
@@ -119,7 +120,7 @@ def tune(
         typer.Option(
             min=2,
             help="Seconds without a sign of life after which a process is taken for dead, and its "
-            "trial taken up again.",
+            "trial taken up again; as the process that began the study has it.",
         ),
     ] = 60,
     weights: Weights = None,
@@ -150,7 +151,7 @@ def tune(
     train = chosen.take(kept)
     from condens.tuning import Study
 
-    directory = place.with_name(f"{place.name}.trials")
+    directory = _directory(place)
     with Study(
         train.conditions,
         train.targets,
@@ -204,6 +205,20 @@ def _storage(place: Path, variable: str | None) -> str | Path:
             fix="Set it, or leave the option out for a file beside the model.",
         )
     return place.with_name(f"{place.name}.study")
+
+
+def _directory(place: Path) -> Path:
+    """Make the directory for the states of trials, before any is run."""
+    directory = place.with_name(f"{place.name}.trials")
+    if directory.exists() and not directory.is_dir():
+        raise ArgumentError(
+            str(directory),
+            got="is a file",
+            expected="trials keep their state in a directory there",
+            fix="Remove it, or give the model another name.",
+        )
+    directory.mkdir(exist_ok=True)
+    return directory
 
 
 def _space(path: Path | None, epochs: int | None, n_rows: int) -> "Space | None":
@@ -292,7 +307,7 @@ def _end(
             **about,
             "best": found.best.number,
             "validation_nll": found.best.nll,
-            "parameters": found.parameters,
+            "parameters": encode_floats(found.parameters),
         },
     }
     found.model.save(place)

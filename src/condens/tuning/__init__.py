@@ -18,7 +18,8 @@ else:
 
         try:
             with importing:
-                from condens.tuning import storage  # noqa: F401  # first: without Optuna nothing else loads
+                # First: without Optuna nothing else is loaded.
+                import condens.tuning.storage  # noqa: F401
                 from condens.tuning import space, study
         except ModuleNotFoundError as error:
             package = (error.name or "").partition(".")[0]

@@ -153,8 +153,8 @@ def tune(
         target_transform: as `MDNRegressor` takes it.
         n_members: of the model.
         random_state: a seed; with one process it gives the same result again.
-        grace_seconds: without a sign of life after which a process is taken for dead, and its trial
-            taken up by another.
+        grace_seconds: without a sign of life, after which a process is taken for dead, and its
+            trial taken up by another; that of the process that made the study counts.
         report: called with every trial that ends here.
 
     Ctrl-C gives the running trial back, for the next call, and raises `KeyboardInterrupt`.
@@ -237,11 +237,13 @@ class Study:
         )
         self.directory = None if directory is None else as_path("directory", directory)
         self._identity = {
-            "data": _fingerprint(inputs, self.rows, self.groups),
-            "random_state": self.seed,
-            "validation_fraction": fraction,
-            "target_transform": str(inputs.transforms),
-            "space": self.space.to_dict(),
+            "seed": self.seed,
+            "validation fraction": fraction,
+            "target transform": str(inputs.transforms),
+            "search space": self.space.to_dict(),
+            "table, or other columns, weights, groups or test rows": _fingerprint(
+                inputs, self.rows, self.groups
+            ),
         }
         self._seen: dict[tuple[str, int], float] = {}
         self._failures = 0
@@ -333,7 +335,7 @@ class Study:
             trial = self.study.ask()
             trial_id = trial._trial_id
             chains = _chains(self._trials())
-            known = self.study.trials[trial.number]
+            known = self._known(trial.number)
             origin = known.user_attrs.get("origin", trial.number)
             place = [*chains].index(origin)
             if place >= budget:  # others were faster
@@ -344,18 +346,22 @@ class Study:
             trial.set_user_attr("begun", True)
         try:
             with self.storage.beating(trial_id):
-                value, state, reason = self._run(trial, known, place)
+                used = self._choose(trial, known, place)
+                value, state, reason = self._run(trial, known, used)
                 with self._talking():
                     if reason:
                         trial.set_user_attr("reason", reason)
                     self.study.tell(trial, value, state=state, skip_if_finished=True)
-                    found = self.study.trials[trial.number]
+                    found = self._known(trial.number)
+                states = self._place(used, 1)
+                if states is not None:
+                    shutil.rmtree(states, ignore_errors=True)
         except UpdateFinishedTrialError:  # taken for dead, and taken up by another process
             return None
         except BaseException:
             with suppress(Exception, KeyboardInterrupt):
                 self.study.tell(trial, state=TrialState.FAIL, skip_if_finished=True)
-                self._give_back(self.study.trials[trial.number])
+                self._give_back(self._known(trial.number))
             raise
         self._failures = self._failures + 1 if found.state == TrialState.FAIL else 0
         if self._failures >= MAX_FIRST_FAILURES and not self._best():
@@ -367,13 +373,11 @@ class Study:
             )
         return _trial(origin, [found])
 
-    def _run(
-        self, trial: optuna.Trial, known: FrozenTrial, place: int
-    ) -> tuple[float | None, TrialState, str]:
-        """Fit one network; return its validation NLL, the state of the trial, and a reason."""
-        default = bool(known.user_attrs.get("default"))
+    def _choose(self, trial: optuna.Trial, known: FrozenTrial, place: int) -> dict[str, Value]:
+        """Return the parameters of a trial, which differ from the defaults."""
         # Of its own for every trial: processes with one seed would all try the same.
         seed = int(np.random.SeedSequence([self.seed, place]).generate_state(1)[0])
+        default = known.user_attrs.get("default")
         with self._talking():
             self.study.sampler = optuna.samplers.TPESampler(seed=seed)
             values = {
@@ -381,12 +385,21 @@ class Study:
                 for name in self.space.searched
                 if not default or name in known.system_attrs.get("fixed_params", {})
             }
-        used = {**self.space.fixed, **({} if default else values)}
+        return {**self.space.fixed, **({} if default else values)}
+
+    def _run(
+        self, trial: optuna.Trial, known: FrozenTrial, used: Mapping[str, Value]
+    ) -> tuple[float | None, TrialState, str]:
+        """Fit one network; return its validation NLL, the state of the trial, and a reason."""
+        default = bool(known.user_attrs.get("default"))
         parameters = self._parameters(used, self.n_rows, 1)
         settings = parameters["settings"] or default_settings(self.n_rows)
-        watch = self._watch(trial, known, settings.epochs, prunes=not default)
+        parameters["callbacks"] = self._watch(trial, known, settings.epochs, prunes=not default)
+        parameters |= {"splitter": self.division, "store_summary": False}
         try:
-            model = self._fit(parameters, used, watch)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", CondensWarning)
+                model = self._fit(used, parameters)
         except optuna.TrialPruned:
             return None, TrialState.PRUNED, ""
         except (TrainingError, MemoryError, torch.OutOfMemoryError) as error:
@@ -400,41 +413,30 @@ class Study:
             return None, TrialState.FAIL, f"The NLL of the validation rows is {nll:g}."
         return nll, TrialState.COMPLETE, ""
 
-    def _fit(
-        self, parameters: dict[str, Any], used: dict[str, Value], watch: Callable[[Epoch], None]
-    ) -> MDNRegressor:
-        """Fit one network, in a directory of its own, so that it can go on after a kill."""
-        place = None
-        if self.directory is not None:
-            text = json.dumps([self._identity, used], sort_keys=True)
-            place = self.directory / hashlib.sha256(text.encode()).hexdigest()[:16]
-        for directory in (place, None):
+    def _fit(self, values: Mapping[str, Value], parameters: dict[str, Any]) -> MDNRegressor:
+        """Fit a model, in a directory of its own, so that it can go on after a kill."""
+        for directory in (self._place(values, parameters["n_members"]), None):
             model = MDNRegressor(
-                n_members=1,
                 target_transform=self.transform,
-                splitter=self.division,
                 directory=directory,
-                callbacks=watch,
-                store_summary=False,
                 random_state=self.seed,
                 **parameters,
             )
             try:
-                with warnings.catch_warnings():
-                    warnings.simplefilter("ignore", CondensWarning)
-                    model.fit(*self.table, groups=self.groups)
+                model.fit(*self.table, groups=self.groups)
             except RunDirectoryError:  # in use by a process taken for dead, or the disk is full
                 if directory is None:
                     raise
-                continue
-            except (KeyboardInterrupt, UpdateFinishedTrialError):
-                raise
-            except BaseException:
-                _remove(directory)
-                raise
-            break
-        _remove(place)
-        return model
+            else:
+                break
+        return model.set_params(directory=None)
+
+    def _place(self, values: Mapping[str, Value], n_members: int) -> Path | None:
+        """Return the directory of a model with some parameters, whoever fits it."""
+        if self.directory is None:
+            return None
+        text = json.dumps([self._identity, values, n_members], sort_keys=True)
+        return self.directory / hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def _watch(
         self, trial: optuna.Trial, known: FrozenTrial, epochs: int, *, prunes: bool
@@ -478,7 +480,7 @@ class Study:
             else None
         )
         model = {name: values[name] for name in MODEL_NAMES if name in values}
-        return {**model, "settings": settings}
+        return {**model, "settings": settings, "n_members": n_members}
 
     # Fitting.
 
@@ -496,10 +498,10 @@ class Study:
             )
         searched = {} if best[0].user_attrs.get("default") else dict(best[0].params)
         chosen = {**self.space.fixed, **searched}
-        default = self._final(self.space.fixed, "default", verbose=verbose)
+        default = self._final(self.space.fixed, verbose=verbose)
         model = default
         if searched:
-            model = self._final(chosen, "chosen", verbose=verbose)
+            model = self._final(chosen, verbose=verbose)
             # Members' folds are the same in both.
             if not model.history_.best_nll < default.history_.best_nll:
                 model, chosen = default, {**self.space.fixed}
@@ -512,19 +514,9 @@ class Study:
             toml=to_toml(self._whole(chosen)),
         )
 
-    def _final(self, values: Mapping[str, Value], name: str, *, verbose: bool) -> MDNRegressor:
+    def _final(self, values: Mapping[str, Value], *, verbose: bool) -> MDNRegressor:
         parameters = self._parameters(values, self._n_final_rows(), self.n_members)
-        model = MDNRegressor(
-            n_members=self.n_members,
-            target_transform=self.transform,
-            directory=None if self.directory is None else self.directory / name,
-            random_state=self.seed,
-            verbose=verbose,
-            **parameters,
-        )
-        X, y, weights = self.table  # noqa: N806
-        model.fit(X, y, weights, groups=self.groups)
-        return model.set_params(directory=None)
+        return self._fit(values, {**parameters, "verbose": verbose}).set_params(verbose=False)
 
     def _n_final_rows(self) -> int:
         """Return the rows that an ensemble trains on, which its settings depend on."""
@@ -559,10 +551,10 @@ class Study:
         return sorted(complete, key=lambda t: (t.value, t.number))[:1]
 
     def _importances(self) -> dict[str, float]:
-        complete = [t for t in self._trials() if t.state == TrialState.COMPLETE]
-        if len(complete) < MIN_IMPORTANCE_TRIALS:
-            return {}
         with self._talking(), _quiet():
+            complete = [t for t in self._trials() if t.state == TrialState.COMPLETE]
+            if len(complete) < MIN_IMPORTANCE_TRIALS:
+                return {}
             found = optuna.importance.get_param_importances(
                 self.study, evaluator=optuna.importance.PedAnovaImportanceEvaluator()
             )
@@ -585,15 +577,16 @@ class Study:
             time.sleep(POLL_SECONDS)
         theirs, ours = study.user_attrs["condens"], json.loads(json.dumps(self._identity))
         known = theirs if isinstance(theirs, dict) else {}
-        other = [name for name in ours if known.get(name) != ours[name]]
-        if other:
-            what = "another table" if "data" in other else f"another {', '.join(other)}"
+        # The first says enough: another seed holds out other rows too.
+        other = next((name for name in ours if known.get(name) != ours[name]), None)
+        if other is not None:
             raise StudyError(
                 f"study {self.name!r} in {self.label}",
-                got=f"is one of {what}",
+                got=f"is one of another {other}",
                 expected="its trials are compared with one another",
                 fix="Use the same again to go on, or give the study another name.",
             )
+        self.storage.share(int(study.user_attrs.get("grace", self.grace)))
         return study
 
     def _begin(self, study: optuna.Study) -> None:
@@ -606,10 +599,14 @@ class Study:
                 if name in defaults and self.space.holds(name, defaults[name])
             }
             study.enqueue_trial(known, user_attrs={"default": True})
+        study.set_user_attr("grace", self.grace)
         study.set_user_attr("condens", self._identity)
 
     def _trials(self) -> list[FrozenTrial]:
         return self.study.get_trials(deepcopy=False)
+
+    def _known(self, number: int) -> FrozenTrial:
+        return next(trial for trial in self._trials() if trial.number == number)
 
     def _recover(self) -> None:
         """Take up again what dead processes have left."""
@@ -699,7 +696,8 @@ def _take(table: Any, rows: NDArray[np.int64]) -> Any:
 
 def _fingerprint(inputs: Inputs, rows: Rows, groups: Groups | None) -> str:
     """Return a digest of the names and values of a table, whatever it came from."""
-    digest = hashlib.sha256(repr((inputs.encoder.feature_names, inputs.target_names)).encode())
+    columns = [inputs.encoder.to_dict(), inputs.target_names]
+    digest = hashlib.sha256(json.dumps(columns, sort_keys=True, default=str).encode())
     for part in (*rows, None if groups is None else number_groups(groups)):
         if part is not None:
             digest.update(repr((part.dtype, part.shape)).encode())
@@ -751,11 +749,6 @@ def _quiet() -> Iterator[None]:
         warnings.simplefilter("ignore", ExperimentalWarning)
         warnings.filterwarnings("ignore", "Heartbeat of storage is supposed")
         yield
-
-
-def _remove(directory: Path | None) -> None:
-    if directory is not None:
-        shutil.rmtree(directory, ignore_errors=True)
 
 
 def _check_name(name: Any) -> str:
