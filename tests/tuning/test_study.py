@@ -80,6 +80,7 @@ class TestSearching:
         x, y = rows(30, seed=1)
         assert np.array_equal(again.model.score_samples(x, y), found.model.score_samples(x, y))
 
+    @pytest.mark.slow
     def test_trials_that_were_run_count(self, open_study):
         with open_study() as study:
             study.search(2)
@@ -88,6 +89,7 @@ class TestSearching:
             study.search(3)
             assert [t.state for t in study.trials] == ["complete"] * 3
 
+    @pytest.mark.slow
     def test_a_minute_that_is_over_leaves_the_defaults(self, open_study):
         with open_study() as study:
             study.search(5, minutes=0)
@@ -110,6 +112,7 @@ class TestSearching:
             study.search(1)
             assert study.trials[0].nll > nll + 5
 
+    @pytest.mark.slow
     def test_whole_groups_are_held_out(self, open_study):
         x, y = rows()
         groups = np.arange(120) // 8
@@ -130,7 +133,14 @@ class TestSearching:
             assert math.isfinite(study.trials[0].nll)
             assert study.fit().model.network_ is not None
 
-    @pytest.mark.parametrize("kind", ["pandas", "polars", "pyarrow", "lists", "tensors"])
+    @pytest.mark.parametrize(
+        "kind",
+        [
+            "pyarrow",
+            *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("pandas", "polars")),
+            *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("lists", "tensors")),
+        ],
+    )
     def test_any_table_is_the_same_study(self, open_study, kind):
         x, y = rows()
         names, targets = ["a", "b"], ["u", "v"]
@@ -170,10 +180,10 @@ class TestPruning:
         space = {**SPACE, "learning_rate": Range(1e-7, 1e-2, log=True), "epochs": 12}
         del space["n_components"]
         with open_study(space=space) as study:
-            for number in range(6):  # good ones, by hand
+            for number in range(4):  # good ones, by hand
                 study.study.enqueue_trial({"learning_rate": 0.009 + 1e-4 * number})
             study.study.enqueue_trial({"learning_rate": 1e-7})
-            study.search(8)
+            study.search(6)
             (pruned,) = [t for t in study.trials if t.state == "pruned"]
             assert pruned.parameters == {"learning_rate": 1e-7}
             (ended,) = [t for t in frozen(study) if t.state == TrialState.PRUNED]
@@ -181,6 +191,7 @@ class TestPruning:
             assert study.trials[0].state == "complete"
             assert study.fit().best.parameters["learning_rate"] > 1e-3
 
+    @pytest.mark.slow
     def test_at_most_some_epochs_are_reported(self, open_study, monkeypatch):
         monkeypatch.setattr(study_module, "MAX_REPORTS", 2)
         with open_study() as study:
@@ -206,6 +217,7 @@ class TestFailing:
             assert "rank is 1 with covariance='full'" in failed.reason
             assert good.state == "complete"
 
+    @pytest.mark.slow
     def test_training_that_diverges_is_a_reason(self, open_study):
         with open_study(space={**DIVERGES, "target_noise": [1e37, 1e38]}) as study:
             study.search(2)
@@ -213,6 +225,7 @@ class TestFailing:
             assert (good.state, bad.state) == ("complete", "failed")
             assert bad.reason.startswith("The loss or its gradient was not finite")
 
+    @pytest.mark.slow
     def test_a_search_in_which_all_fails_ends(self, open_study):
         with (
             open_study(space={**DIVERGES, "depth": [1, 2]}) as study,
@@ -291,13 +304,13 @@ class TestJoining:
         with open_study(grace_seconds=5) as study:
             assert study.grace == study.storage.backend.grace_period == 9
 
-    @pytest.mark.parametrize("name", ["ä ö/ü'\";--", "{x}%s", "../up", "名前"])
+    @pytest.mark.parametrize("name", ["../ö'\";--{x}%s", "名前"])
     def test_names_may_hold_anything_in_one_line(self, open_study, name):
         open_study(name=name).close()
         with open_study(name=name) as study:
             assert study.name == name
 
-    @pytest.mark.parametrize("name", ["a b", "{x}", "a?b#c%20", "ü"])
+    @pytest.mark.parametrize("name", ["a {x}?b#c%20", "ü"])
     def test_so_may_paths(self, tmp_path, name):
         (tmp_path / name).mkdir()
         path = tmp_path / name / f"{name}.db"
@@ -340,6 +353,7 @@ class TestTakingUp:
             attempts = [t for t in frozen(study) if t.user_attrs.get("default")]
             assert [t.state for t in attempts] == [TrialState.FAIL, TrialState.COMPLETE]
 
+    @pytest.mark.slow
     def test_so_is_one_that_never_gave_a_sign(self, open_study):
         with open_study(grace_seconds=2) as dead, pytest.warns(UserWarning, match="Heartbeat"):
             dead.study.ask()
@@ -347,6 +361,7 @@ class TestTakingUp:
             study.search(1)
             assert [t.state for t in study.trials] == ["complete"]
 
+    @pytest.mark.slow
     def test_one_that_was_failed_and_not_given_back(self, open_study):
         with open_study() as dead, pytest.warns(UserWarning, match="Heartbeat"):
             dead.study.tell(dead.study.ask(), state=TrialState.FAIL)
@@ -354,6 +369,7 @@ class TestTakingUp:
             study.search(1)
             assert [t.state for t in study.trials] == ["complete"]
 
+    @pytest.mark.slow
     def test_one_that_kills_its_workers_is_given_up(self, open_study):
         with open_study() as study:
             with pytest.warns(UserWarning, match="Heartbeat"):
@@ -366,6 +382,7 @@ class TestTakingUp:
             assert "was killed 4 times" in bad.reason
             assert study.fit().best is not None
 
+    @pytest.mark.slow
     def test_a_study_whose_maker_was_killed_at_once(self, open_study):
         open_study(name="first", grace_seconds=2).close()
         with open_study(name="first", grace_seconds=2) as study:
@@ -408,6 +425,7 @@ class TestTakingUp:
             assert [(t.number, t.state) for t in study.trials] == [(0, "complete")]
             assert frozen(study)[-1].user_attrs["killed"] == 0
 
+    @pytest.mark.slow
     def test_a_full_disk_does_not_end_a_trial(self, open_study, tmp_path):
         (tmp_path / "file").write_text("")
         with open_study(directory=tmp_path / "file") as study:
@@ -415,6 +433,7 @@ class TestTakingUp:
             assert study.trials[0].state == "complete"
 
 
+@pytest.mark.slow
 def test_without_optuna_the_extra_is_named():
     code = """
 import sys
@@ -430,6 +449,7 @@ except ImportError as error:
     assert run.stdout == "tune needs optuna. Install it: pip install 'condens[tune]'.\n", run.stderr
 
 
+@pytest.mark.slow
 def test_importances_are_fractions(open_study, monkeypatch):
     monkeypatch.setattr(study_module, "MIN_IMPORTANCE_TRIALS", 4)
     space = {**SPACE, "epochs": 1, "n_components": [1, 3], "learning_rate": Range(1e-5, 1e-2)}
