@@ -6,7 +6,7 @@ import shutil
 import sys
 import warnings as warnings_
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -152,22 +152,22 @@ def tune(
     from condens.tuning import Study
 
     directory = _directory(place)
-    with Study(
-        train.conditions,
-        train.targets,
-        train.weights,
-        groups=train.groups,
-        storage=storage,
-        name=place.name if study is None else study,
-        space=_space(space, epochs, len(kept) - math.ceil(validation * len(kept))),
-        directory=directory,
-        validation_fraction=validation,
-        target_transform=transforms,
-        n_members=members,
-        random_state=seed,
-        grace_seconds=grace,
-    ) as opened:
-        try:
+    try:
+        with Study(
+            train.conditions,
+            train.targets,
+            train.weights,
+            groups=train.groups,
+            storage=storage,
+            name=place.name if study is None else study,
+            space=_space(space, epochs, len(kept) - math.ceil(validation * len(kept))),
+            directory=directory,
+            validation_fraction=validation,
+            target_transform=transforms,
+            n_members=members,
+            random_state=seed,
+            grace_seconds=grace,
+        ) as opened:
             opened.search(trials, minutes, report=_Reporter())
             if opened.is_running:
                 note(
@@ -175,14 +175,17 @@ def tune(
                     "command goes on with them."
                 )
                 return
-            with _alone(directory) as lock:
-                if not lock:
+            with _alone(directory) as alone:
+                if alone:
+                    _end(opened, place, directory, data, chosen, held, test)
+                else:
                     note(f"Another process fits the model, and writes it to {place}.")
-                    return
-                _end(opened, place, directory, data, chosen, held, test)
-        except KeyboardInterrupt:
-            note(f"Stopped. The study is kept in {opened.label}: the same command goes on there.")
-            raise
+    except KeyboardInterrupt:
+        note("Stopped. The study is kept: the same command goes on with it.")
+        raise
+    finally:
+        with suppress(OSError):  # unless there is something in it to go on from
+            directory.rmdir()
 
 
 def _storage(place: Path, variable: str | None) -> str | Path:
