@@ -268,7 +268,7 @@ def test_killed_at_any_moment_a_study_goes_on(place):
 
 @pytest.mark.slow
 def test_a_server_shared_by_processes_one_of_which_is_killed(place):
-    with postgres.server(place / "postgres") as (host, port):
+    with postgres.server() as (host, port):
         secret = quote(postgres.PASSWORD, safe="")
         url = f"postgresql+psycopg://{postgres.USER}:{secret}@{host}:{port}/postgres"
         command = ["--epochs", "300", "--trials", "4", "--grace", "2", "-o", "tuned.condens"]

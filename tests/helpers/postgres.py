@@ -4,7 +4,9 @@ import os
 import shutil
 import socket
 import subprocess
+import tempfile
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
@@ -27,8 +29,8 @@ def _free_port():
         return taken.getsockname()[1]
 
 
-def _unprivileged(directory):
-    """Return how to run a command as a user that PostgreSQL accepts, owner of the directory."""
+def _unprivileged(*paths):
+    """Return how to run a command as a user that PostgreSQL accepts, and give it these paths."""
     if os.geteuid():
         return []
     import pwd
@@ -39,38 +41,36 @@ def _unprivileged(directory):
     if setpriv is None or user is None:
         pytest.skip("PostgreSQL refuses to run as root, and no other user can be had here")
     entry = pwd.getpwnam(user)
-    os.chown(directory, entry.pw_uid, entry.pw_gid)
+    for path in paths:
+        os.chown(path, entry.pw_uid, entry.pw_gid)
     return [setpriv, f"--reuid={entry.pw_uid}", f"--regid={entry.pw_gid}", "--clear-groups"]
 
 
 @contextmanager
-def server(directory):
+def server():
     """Run a server and return its host and port; the user is `USER`, with `PASSWORD`."""
     initdb, pg_ctl = _program("initdb"), _program("pg_ctl")
-    directory.mkdir(mode=0o700)
-    secret = directory.parent / "postgres-password"
-    secret.write_text(PASSWORD)
-    secret.chmod(0o644)
-    as_user = _unprivileged(directory)
-    for parent in directory.parents:  # the other user has to get there
-        if parent.stat().st_uid == os.geteuid() and as_user and parent.name:
-            parent.chmod(parent.stat().st_mode | 0o711)
-    data = directory / "data"
+    # Not in a directory of pytest, which belongs to one user alone.
+    with tempfile.TemporaryDirectory() as place:
+        directory = Path(place)
+        (directory / "password").write_text(PASSWORD)
+        as_user = _unprivileged(directory, directory / "password")
+        data = directory / "data"
 
-    def run(*command):
-        done = subprocess.run(
-            [*as_user, *map(str, command)], capture_output=True, text=True, cwd=directory
+        def run(*command):
+            done = subprocess.run(
+                [*as_user, *map(str, command)], capture_output=True, text=True, cwd=directory
+            )
+            assert done.returncode == 0, done.stdout + done.stderr
+
+        run(
+            *(initdb, "-D", data, "-U", USER, "--pwfile", directory / "password"),
+            *("-A", "scram-sha-256", "--no-sync", "-E", "UTF8", "--locale=C"),
         )
-        assert done.returncode == 0, done.stdout + done.stderr
-
-    run(
-        *(initdb, "-D", data, "-U", USER, "--pwfile", secret, "-A", "scram-sha-256"),
-        *("--no-sync", "-E", "UTF8", "--locale=C"),
-    )
-    port = _free_port()
-    options = f"-p {port} -c listen_addresses=127.0.0.1 -c unix_socket_directories='' -F"
-    run(pg_ctl, "-D", data, "-l", directory / "log", "-w", "-o", options, "start")
-    try:
-        yield "127.0.0.1", port
-    finally:
-        run(pg_ctl, "-D", data, "-m", "immediate", "stop")
+        port = _free_port()
+        options = f"-p {port} -c listen_addresses=127.0.0.1 -c unix_socket_directories='' -F"
+        run(pg_ctl, "-D", data, "-l", directory / "log", "-w", "-o", options, "start")
+        try:
+            yield "127.0.0.1", port
+        finally:
+            run(pg_ctl, "-D", data, "-m", "immediate", "stop")

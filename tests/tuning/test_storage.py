@@ -22,8 +22,8 @@ def rows():
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory):
-    with postgres.server(tmp_path_factory.mktemp("server") / "postgres") as address:
+def server():
+    with postgres.server() as address:
         yield address
 
 
@@ -84,8 +84,8 @@ def test_a_password_is_never_shown(url, word):
 
 
 @pytest.mark.slow
-def test_a_server_that_goes_away_is_an_error_in_words(tmp_path):
-    with postgres.server(tmp_path / "postgres") as address:
+def test_a_server_that_goes_away_is_an_error_in_words():
+    with postgres.server() as address:
         study = Study(*rows(), storage=url_of(address), space=SPACE)
         study.search(1)
     with pytest.raises(StudyError, match="does not answer as a study"):
