@@ -80,6 +80,10 @@ class RunDirectoryError(CondensError):
     """A run directory that is in use, damaged, or of another run."""
 
 
+class StudyError(CondensError):
+    """A study of `condens.tuning` that cannot be joined, or whose storage does not answer."""
+
+
 class ModelFileError(CondensError):
     """A model file that cannot be read or written: absent, damaged, or of another kind."""
 

@@ -73,9 +73,12 @@ class TestHelp:
         (houses / "shards").mkdir()
         for name in ("a", "b"):
             shutil.copy("new.csv", f"shards/{name}.csv")
+        more = {
+            "fit": ["--members", "1", "--epochs", "2", "--force"],
+            "tune": ["--members", "1", "--epochs", "1", "--trials", "1"],
+        }
         for arguments in examples_of(command.__name__):
-            more = ["--members", "1", "--epochs", "2", "--force"] if arguments[0] == "fit" else []
-            code, _, err = call(*arguments, *more)
+            code, _, err = call(*arguments, *more.get(arguments[0], []))
             assert (code, "Error" in err) == (0, False), err
 
     def test_all_commands_are_there(self):

@@ -287,7 +287,13 @@ ROWS = (
         packages=("torch", "numpy"),
         lazy=("onnx", "onnxruntime", "onnxscript", "pyro", "sbi"),
     ),
-    Row(7, "tuning/", "searches over settings", packages=("optuna",), to_come=True),
+    Row(
+        7,
+        "tuning/",
+        "searches over parameters that many processes share",
+        files=("space", "storage", "study"),
+        lazy=("numpy", "optuna", "sklearn", "sqlalchemy", "torch"),
+    ),
     Row(8, "loading.py", "`condens.load`: any model file", packages=("torch",)),
     Row(
         9,
@@ -322,6 +328,7 @@ ROWS = (
             "scoring",
             "shards",
             "tables",
+            "tune",
         ),
         packages=("typer",),
         lazy=("matplotlib", "numpy", "pyarrow", "rich", "torch"),

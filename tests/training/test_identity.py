@@ -15,6 +15,7 @@ from condens.errors import RunDirectoryError
 from condens.nn import HEADS, MLP, Ensemble, FullHead, MixtureNetwork
 from condens.training import Settings, train
 from condens.training.run_directory import check_same, identity
+from condens.training.sources import RowsInMemory
 from condens.transforms import Integer, Interval, Positive, Real
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*(Nearly all weight|are alike|explained by no)")
@@ -285,11 +286,11 @@ def test_an_identity_that_is_none(tmp_path, theirs):
 
 
 def test_numbers_are_the_same_data_in_single_and_in_double_precision():
-    network, settings = MixtureNetwork.of(X.shape[1], Y.shape[1]), Settings()
+    def digest(x, y):
+        return RowsInMemory(Rows.of(x, y), None, None, Settings(), 1).digest()
+
     single, double = (
-        identity(network, settings, Rows.of(X.float().to(dtype), Y.float().to(dtype)), None)
-        for dtype in (torch.float32, torch.float64)
+        digest(X.float().to(dtype), Y.float().to(dtype)) for dtype in (torch.float32, torch.float64)
     )
     assert single == double
-    other = X.float().nextafter(torch.tensor(9.0))
-    assert identity(network, settings, Rows.of(other, Y.float()), None) != double
+    assert digest(X.float().nextafter(torch.tensor(9.0)), Y.float()) != double

@@ -24,6 +24,7 @@ from condens.cli import (
     predict,
     query,
     sample,
+    tune,
 )
 from condens.cli.console import error_line, in_options, say, warning_line
 
@@ -36,8 +37,16 @@ app = typer.Typer(
 )
 
 COMMANDS = (
-    *(demo.demo, fit.fit, evaluate.evaluate, predict.predict, sample.sample, query.query),
-    *(plot.plot, explore.explore, explore.serve, compare.compare, info.info, export.export),
+    *(demo.demo, fit.fit, tune.tune, evaluate.evaluate, predict.predict, sample.sample),
+    *(
+        query.query,
+        plot.plot,
+        explore.explore,
+        explore.serve,
+        compare.compare,
+        info.info,
+        export.export,
+    ),
     doctor.doctor,
 )
 
