@@ -318,6 +318,7 @@ ROWS = (
             "explore",
             "export",
             "fit",
+            "fitting",
             "info",
             "models",
             "options",

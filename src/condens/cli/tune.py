@@ -13,16 +13,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from condens.cli.console import note, number, say, show_table
-from condens.cli.fit import (
+from condens.cli.fitting import (
     TOLD_BY_THE_VERDICT,
-    Chosen,
-    _check_values,
-    _columns,
-    _divide,
-    _judge,
-    _notes,
-    _transforms,
-    _verdict,
+    check_targets,
+    choose_columns,
+    hold_out,
+    judge,
+    notes_of,
+    read_transforms,
+    verdict,
 )
 from condens.cli.options import (
     Dates,
@@ -35,7 +34,7 @@ from condens.cli.options import (
     Source,
     Weights,
 )
-from condens.cli.tables import Input, place_for
+from condens.cli.tables import Input, Labelled, place_for
 from condens.errors import ArgumentError, CondensError
 from condens.files import open_regular, take_lock
 from condens.scalars import encode_floats
@@ -144,10 +143,10 @@ def tune(
     table = Input(data, delimiter, decimal, encoding, dates).read(
         [*target, *filter(None, [weights])]
     )
-    chosen = _columns(table, target, condition, ignore or (), weights, groups)
-    transforms = _transforms(transform or (), target)
-    _check_values(chosen, transforms or {})
-    kept, held = _divide(table, chosen.groups, test, seed)
+    chosen = choose_columns(table, target, condition, ignore or (), weights, groups)
+    transforms = read_transforms(transform or (), target)
+    check_targets(chosen.targets, transforms or {})
+    kept, held = hold_out(table, chosen.groups, test, seed)
     train = chosen.take(kept)
     from condens.tuning import Study
 
@@ -287,14 +286,16 @@ def _end(
     place: Path,
     directory: Path,
     data: str,
-    chosen: Chosen,
+    chosen: Labelled,
     held: Any,
     test: float,
 ) -> None:
     """Fit the model, judge it, write it, and say what was found."""
     done = sum(trial.state in ("complete", "pruned", "failed") for trial in study.trials)
     about = {"study": study.name, "trials": done, "seed": study.seed, "members": study.n_members}
-    if _is_written(place, about, _notes(data, chosen, None)["data"]["sha256"]):
+    rows = None if held is None else chosen.take(held)
+    fitted = Fitted.of(data, chosen, rows)
+    if _is_written(place, about, fitted.digest):
         shutil.rmtree(directory, ignore_errors=True)
         say(f"Another process has written the model to {place}.")
         return
@@ -302,10 +303,9 @@ def _end(
         for category in TOLD_BY_THE_VERDICT:
             warnings_.simplefilter("ignore", category)
         found = study.fit(verbose=sys.stderr.isatty())
-    rows = None if held is None else chosen.take(held)
-    report = None if rows is None else _judge(found.model, rows)
+    report = None if rows is None else judge(found.model, rows)
     found.model.notes_ = {
-        **_notes(data, chosen, report),
+        **notes_of(fitted, report),
         "tuning": {
             **about,
             "best": found.best.number,
@@ -319,7 +319,7 @@ def _end(
     say()
     say(_gain(found, rows))
     say()
-    say(_verdict(found.model, report, place, test=test, calibrated=False))
+    say(verdict(found.model, report, place, test=test, calibrated=False))
     say()
     say("The same model by condens fit --settings, with the same data, --test and --seed:")
     say()
@@ -373,7 +373,7 @@ def _cell(value: "Dimension") -> str:
     return f"{value:.3g}" if isinstance(value, float) else str(value).lower()
 
 
-def _gain(found: "Tuned", rows: Chosen | None) -> str:
+def _gain(found: "Tuned", rows: Labelled | None) -> str:
     """Return what was gained over the defaults, by the rows that no trial has seen."""
     if found.model is found.default:
         return "The defaults are as good as anything that was found: the model has them."
