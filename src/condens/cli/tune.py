@@ -15,6 +15,7 @@ import typer
 from condens.cli.console import note, number, say, show_table
 from condens.cli.fitting import (
     TOLD_BY_THE_VERDICT,
+    Fitted,
     check_targets,
     choose_columns,
     hold_out,
