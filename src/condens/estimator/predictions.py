@@ -57,6 +57,10 @@ class Predictions:
         for part in self.condition.split(ROWS_PER_BLOCK):
             yield Predictions(self.network, part, self.flat).densities(tail=tail)
 
+    def pairs(self, target: Tensor) -> Iterator[tuple[Mixture, Tensor]]:
+        """Yield the densities of some rows at a time, tail included, with the rows' targets."""
+        yield from zip(self.blocks(tail=True), target.split(ROWS_PER_BLOCK), strict=True)
+
     def mean(self) -> Array:
         """Return the means, [n] or [n, D]."""
         return self._each(lambda part: _finite(self._bounded(part).mean))
@@ -99,8 +103,7 @@ class Predictions:
 
     def log_prob(self, target: Tensor) -> Array:
         """Return the log density of the observed entries of each row [n]."""
-        pairs = zip(self.blocks(tail=True), target.split(ROWS_PER_BLOCK), strict=True)
-        return torch.cat([part.observed_log_prob(some) for part, some in pairs]).numpy()
+        return torch.cat([p.observed_log_prob(some) for p, some in self.pairs(target)]).numpy()
 
     def calibration(self, target: Tensor, seed: int = 0) -> tuple[Array, Array]:
         """Return the probability integral transforms [n, D] and the coverages of regions [n].

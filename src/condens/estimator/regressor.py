@@ -889,7 +889,7 @@ class MDNRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
 
     def _calibrate(self, rows: Rows, groups: Tensor | None) -> Self:
         found = Predictions(self.network_, rows.condition.double(), flat=False)
-        self.calibration_ = Calibration.of(found.densities(tail=True), rows.target, groups)
+        self.calibration_ = Calibration.of_parts(found.pairs(rows.target), groups)
         return self
 
     def _set(self, fitted: Fitted) -> Self:
