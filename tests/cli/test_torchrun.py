@@ -98,6 +98,7 @@ def end(started):
     if started.poll() is None:
         os.killpg(started.pid, signal.SIGKILL)
     started.wait()
+    started.stdout.close()
 
 
 @pytest.fixture(scope="module", params=[2, 4])
