@@ -528,6 +528,11 @@ class _Plan(NamedTuple):
             for lane in range(lanes)
             if begin < (lane + 1) * each and end > lane * each
         }
+        if (
+            not owned
+        ):  # more processes than rows in a batch: one that has none takes part all the same
+            lane = min(begin // each, lanes - 1)
+            owned = {lane: (begin - lane * each, begin - lane * each)}
         n_batches = -(-longest // each)
         return cls(size, lanes, each, ends, n_batches, max(1, window_rows // size), owned)
 
