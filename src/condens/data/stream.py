@@ -30,7 +30,7 @@ ENDINGS = {".parquet": "parquet", ".pq": "parquet", ".arrow": "arrow", ".feather
 # Faults that an error lists; there may be thousands.
 MAX_FAULTS = 10
 # Rows that are converted at a time, and their memory: every lane keeps what it has not passed on.
-ROWS_PER_READ, BYTES_PER_READ = 1 << 14, 1 << 22
+ROWS_PER_READ, BYTES_PER_READ = 1 << 14, 1 << 21
 # Memory of row groups that are open at a time, and of a column of one. Smaller row groups are
 # decoded at once: an open Parquet file has pages and dictionaries, up to three times the values.
 OPEN_BYTES, OPEN_COLUMN_BYTES = 1 << 28, 1 << 21

@@ -1,5 +1,6 @@
 """Training on shards that are larger than memory."""
 
+import ctypes
 import queue
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -185,7 +186,9 @@ class Stream(Source):
                 expected="each validates on some",
                 fix="Pass a larger fraction, or fewer members.",
             )
-        return batches, Batches(network, held.rows.to(device), parts)
+        validation = Batches(network, held.rows.to(device), parts)
+        _give_back_freed()
+        return batches, validation
 
     def noise(self, settings: Settings, network: DensityNetwork) -> Noise:
         """Return noise by the number of all rows."""
@@ -254,6 +257,18 @@ class Stream(Source):
     @cached_property
     def _passes(self) -> dict[Any, "_Targets"]:
         return {}
+
+
+def _give_back_freed() -> None:
+    """Give the system the memory that the survey and the start have freed, 100 MB and more.
+
+    The C library keeps it in pieces that are too small for a window.
+    """
+    import pyarrow as pa
+
+    pa.default_memory_pool().release_unused()
+    with suppress(AttributeError, OSError, TypeError):  # of glibc
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 def _check_columns(shards: Shards, columns: TableColumns) -> None:
