@@ -80,9 +80,9 @@ class Moments:
 
 
 # Values of a sketch's buffers, and of one that is passed on. Of n values the rank of a quantile is
-# off by at most log₂(n/16 384)/32 768, that is 5·10⁻⁴ for 10⁹, and by 1/8192 more where it was
-# passed on.
-BUFFER_VALUES, PASSED_VALUES = 1 << 14, 1 << 12
+# off by at most log₂(n/16 384)/32 768, that is 5·10⁻⁴ for 10⁹, and by 1/4096 more where it was
+# passed on, by every one of up to 64 segments: they stay in memory.
+BUFFER_VALUES, PASSED_VALUES = 1 << 14, 1 << 11
 
 
 @dataclass
@@ -148,12 +148,12 @@ class Sketch:
         ranks = np.cumsum(weights)
         middles = (np.arange(PASSED_VALUES) + 0.5) * (ranks[-1] / PASSED_VALUES)
         chosen = values[np.searchsorted(ranks, middles)]
-        return chosen, np.full(PASSED_VALUES, ranks[-1] / PASSED_VALUES), self._ends
+        return chosen, _alike(np.full(PASSED_VALUES, ranks[-1] / PASSED_VALUES)), self._ends
 
     def take(self, passed: tuple[Doubles, Doubles, tuple[float, float]]) -> None:
         """Merge what another sketch passed on."""
         values, weights, (low, high) = passed
-        self._passed.append((values, weights))
+        self._passed.append((values, _alike(weights)))
         self._ends = min(self._ends[0], low), max(self._ends[1], high)
 
     def quantiles(self, levels: Sequence[float], repeated: tuple[float, float] = (0, 0)) -> Doubles:
@@ -173,3 +173,10 @@ class Sketch:
             low, high = min(low, repeated[0]), max(high, repeated[0])
         at = np.asarray(levels, dtype=np.float64)
         return np.where(at <= 0, low, np.where(at >= 1, high, found))
+
+
+def _alike(weights: Doubles) -> Doubles:
+    """Return weights in the memory of one, where all are the same."""
+    if not len(weights) or (weights != weights[0]).any():
+        return weights
+    return np.broadcast_to(weights[:1].copy(), weights.shape)

@@ -10,7 +10,8 @@ of processes that share the reading.
 import glob
 import hashlib
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections import deque
+from collections.abc import Iterator, Sequence
 from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
@@ -28,14 +29,19 @@ Integers = NDArray[np.int64]
 ENDINGS = {".parquet": "parquet", ".pq": "parquet", ".arrow": "arrow", ".feather": "arrow"}
 # Faults that an error lists; there may be thousands.
 MAX_FAULTS = 10
-ROWS_PER_READ = 1 << 14
-# Memory of row groups that are open at a time, and of a column of one: a page and its dictionary.
+# Rows that are converted at a time, and their memory: every lane keeps what it has not passed on.
+ROWS_PER_READ, BYTES_PER_READ = 1 << 14, 1 << 21
+# Memory of row groups that are open at a time, and of a column of one. Smaller row groups are
+# decoded at once: an open Parquet file has pages and dictionaries, up to three times the values.
 OPEN_BYTES, OPEN_COLUMN_BYTES = 1 << 28, 1 << 21
 MAX_LANES = 64
 
 
 class Piece(NamedTuple):
-    """A row group of a Parquet file, or a batch of an Arrow file: `rows` rows from `first` on."""
+    """A row group of a Parquet file, or a batch of an Arrow file: `rows` rows from `first` on.
+
+    `bytes` is the memory of its values.
+    """
 
     file: int
     number: int
@@ -117,7 +123,7 @@ class Shards:
         request = formats.Request(tuple(columns), (), None, None, None, None, self.dates)
         reader, first = formats.ColumnReader(label, request), piece.first
         with formats.guarded(label):
-            for table in _raw(path, piece.number, columns):
+            for table in _raw(path, piece, columns):
                 place = partial(_place, first)
                 made = [
                     reader.of(name, column, ".", place)
@@ -196,9 +202,8 @@ class Rows:
         self._parts = _between(shards, order, begin, end, columns)
         self._left: Part | None = None
 
-    def take(self, count: int) -> list[Part]:
-        """Return the next rows; fewer at the end."""
-        found: list[Part] = []
+    def take(self, count: int) -> Iterator[Part]:
+        """Yield the next rows, in parts; fewer at the end."""
         while count:
             part = self._left or next(self._parts, None)
             self._left = None
@@ -208,9 +213,8 @@ class Rows:
                 rest = part.table.slice(count)
                 self._left = Part(part.file, part.first + count, rest)
                 part = part._replace(table=part.table.slice(0, count))
-            found.append(part)
             count -= len(part.table)
-        return found
+            yield part
 
 
 def _between(
@@ -319,30 +323,49 @@ def _footer(path: Path) -> tuple["pa.Schema", list[tuple[int, int]]]:
     if ENDINGS[path.suffix.lower()] == "parquet":
         with pa.parquet.ParquetFile(path) as file:
             groups = [file.metadata.row_group(i) for i in range(file.num_row_groups)]
-            return file.schema_arrow, [(g.num_rows, g.total_byte_size) for g in groups]
+            width = sum(_width(field.type) for field in file.schema_arrow)
+            sizes = [(g.num_rows, max(g.total_byte_size, g.num_rows * width)) for g in groups]
+            return file.schema_arrow, sizes
     with pa.memory_map(str(path)) as source:
         opened = pa.ipc.open_file(source)
-        batches = [opened.get_batch(i) for i in range(opened.num_record_batches)]
-        return opened.schema, [(batch.num_rows, 0) for batch in batches]
+        # One after the other: those of a compressed file are decoded.
+        batches = (opened.get_batch(i) for i in range(opened.num_record_batches))
+        return opened.schema, [(batch.num_rows, batch.nbytes) for batch in batches]
 
 
-def _raw(path: Path, number: int, columns: Sequence[str]) -> Iterable["pa.Table"]:
+def _width(dtype: "pa.DataType") -> int:
+    """Return the bytes of a value in memory; 0 where they vary."""
+    try:
+        return -(-dtype.bit_width // 8)
+    except ValueError:
+        return 0
+
+
+def _raw(path: Path, piece: Piece, columns: Sequence[str]) -> Iterator["pa.Table"]:
     import pyarrow as pa
     import pyarrow.ipc
     import pyarrow.parquet
 
+    names = list(columns)
+    size = max(1, min(ROWS_PER_READ, BYTES_PER_READ // (8 * len(names))))
     if ENDINGS[path.suffix.lower()] == "parquet":
         with pa.parquet.ParquetFile(path, pre_buffer=False, buffer_size=1 << 16) as file:
-            for batch in file.iter_batches(
-                ROWS_PER_READ, row_groups=[number], columns=list(columns), use_threads=False
-            ):
-                yield pa.Table.from_batches([batch]).select(list(columns))
+            batches = file.iter_batches(
+                size, row_groups=[piece.number], columns=names, use_threads=False
+            )
+            if piece.bytes > OPEN_COLUMN_BYTES * len(names):
+                for batch in batches:
+                    yield pa.Table.from_batches([batch]).select(names)
+                return
+            decoded = deque(batches)
+        while decoded:
+            yield pa.Table.from_batches([decoded.popleft()]).select(names)
         return
     with pa.memory_map(str(path)) as source:
-        batch = pa.ipc.open_file(source).get_batch(number)
-        table = pa.Table.from_batches([batch]).select(list(columns))
-        for start in range(0, len(table), ROWS_PER_READ):
-            yield table.slice(start, ROWS_PER_READ)
+        batch = pa.ipc.open_file(source).get_batch(piece.number)
+        table = pa.Table.from_batches([batch]).select(names)
+        for start in range(0, len(table), size):
+            yield table.slice(start, size)
 
 
 def _kinds(

@@ -1,8 +1,9 @@
 """Training on shards that are larger than memory."""
 
+import ctypes
 import queue
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import cached_property
 from itertools import pairwise
@@ -14,7 +15,7 @@ from torch import Generator, Tensor
 
 from condens.data import Rows
 from condens.data.statistics import Moments
-from condens.data.stream import Shards
+from condens.data.stream import Part, Shards
 from condens.data.survey import (
     TRAINING,
     Apart,
@@ -185,7 +186,9 @@ class Stream(Source):
                 expected="each validates on some",
                 fix="Pass a larger fraction, or fewer members.",
             )
-        return batches, Batches(network, held.rows.to(device), parts)
+        validation = Batches(network, held.rows.to(device), parts)
+        _give_back_freed()
+        return batches, validation
 
     def noise(self, settings: Settings, network: DensityNetwork) -> Noise:
         """Return noise by the number of all rows."""
@@ -254,6 +257,18 @@ class Stream(Source):
     @cached_property
     def _passes(self) -> dict[Any, "_Targets"]:
         return {}
+
+
+def _give_back_freed() -> None:
+    """Give the system the memory that the survey and the start have freed, 100 MB and more.
+
+    The C library keeps it in pieces that are too small for a window.
+    """
+    import pyarrow as pa
+
+    pa.default_memory_pool().release_unused()
+    with suppress(AttributeError, OSError, TypeError):  # of glibc
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 def _check_columns(shards: Shards, columns: TableColumns) -> None:
@@ -398,41 +413,68 @@ class StreamedBatches:
         }
         with one_thread():
             for number in range(first, -(-plan.n_batches // plan.batches)):
-                read = [
-                    self._read(reader.take(rows), mixed_seed(seed, "window", epoch, lane, number))
-                    for lane, reader in lanes.items()
-                ]
-                yield [
-                    self._batch(plan, read, place, place - number * plan.batches)
-                    for place in range(
-                        number * plan.batches, min((number + 1) * plan.batches, plan.n_batches)
-                    )
-                ]
+                seeds = [mixed_seed(seed, "window", epoch, lane, number) for lane in lanes]
+                parts = [lane.take(rows) for lane in lanes.values()]
+                # In a call of its own: while the batches are in use, nothing here holds them.
+                yield self._window(plan, number, list(zip(parts, seeds, strict=True)))
 
-    def _read(self, parts: Sequence[Any], seed: int) -> Rows:
-        """Return rows of a lane, standardised and shuffled; weights [n, M]."""
-        survey, network = self.stream.survey, self.network
-        generator = Generator(self.device).manual_seed(seed)
-        read = [
-            read_block(part, survey.columns, survey.roles, str(self.shards.paths[part.file]))
-            for part in parts
+    def _window(
+        self, plan: "_Plan", number: int, lanes: Sequence[tuple[Iterator[Part], int]]
+    ) -> list[Batch]:
+        """Return the batches of a window: rows of a lane go to their places as they are read."""
+        first = number * plan.batches
+        places = range(first, min(first + plan.batches, plan.n_batches))
+        lengths = np.array([plan.lengths(place) for place in places])
+        low, high = np.array(list(plan.owned.values())).T
+        # Of each batch and lane: how many rows are ours, and where they begin.
+        counts = np.maximum(np.minimum(high, lengths[:, list(plan.owned)]) - low, 0)
+        ends = counts.cumsum().reshape(counts.shape)
+        widths = (self.stream.survey.encoder.columns, self.network.dimensions, len(self.factors))
+        made = Rows(
+            *(torch.empty(counts.sum(), n, dtype=self.dtype, device=self.device) for n in widths)
+        )
+        for lane, (parts, seed) in enumerate(lanes):
+            generator = Generator(self.device).manual_seed(seed)
+            rows = self._read(parts, generator)
+            if rows is None:
+                continue
+            order = torch.randperm(len(rows), generator=generator, device=self.device)
+            ours = counts[:, lane]
+            within = np.arange(ours.sum()) - np.repeat(ours.cumsum() - ours, ours)
+            starts = np.arange(len(places)) * plan.each + low[lane]
+            taken = torch.from_numpy(np.repeat(starts, ours) + within).to(self.device)
+            put = torch.from_numpy(np.repeat(ends[:, lane] - ours, ours) + within).to(self.device)
+            chosen = rows.take(order[taken])
+            for mine, theirs in zip(made, chosen, strict=True):
+                assert mine is not None  # streamed rows have weights
+                assert theirs is not None
+                mine[put] = theirs
+        # Before the first of ours come the lanes that others read, and some rows of its lane.
+        lane, least = next(iter(plan.owned)), low[0]
+        before = lengths[:, :lane].sum(1) + np.minimum(least, lengths[:, lane])
+        begins = [place * plan.size + int(n) for place, n in zip(places, before, strict=True)]
+        cuts = counts.sum(1).tolist()
+        return [
+            self._batch(rows, begin, total)
+            for rows, begin, total in zip(
+                _split(made, cuts), begins, lengths.sum(1).tolist(), strict=True
+            )
         ]
+
+    def _read(self, parts: Iterable[Part], generator: Generator) -> Rows | None:
+        """Return rows of a lane, standardised, with weights [n, M]; None where none are left."""
+        survey, network = self.stream.survey, self.network
         condition, target, weights = [], [], []
-        for block in read:
+        for part in parts:
+            path = str(self.shards.paths[part.file])
+            block = read_block(part, survey.columns, survey.roles, path)
             encoded = survey.encoder.encode(block.table, "the table").to(self.device)
             condition.append(network.standardise_condition(encoded))
             target.append(self._target(block, generator))
             weights.append(self._weights(block))
-        if not read:
-            width = survey.encoder.columns
-            empty = torch.empty(0, dtype=self.dtype, device=self.device)
-            return Rows(
-                empty.new_empty(0, width),
-                empty.new_empty(0, network.dimensions),
-                empty.new_empty(0, self.stream.n_members),
-            )
-        rows = Rows(*(torch.cat(part) for part in (condition, target, weights)))
-        return rows.take(torch.randperm(len(rows), generator=generator, device=self.device))
+        if not condition:
+            return None
+        return Rows(*(torch.cat(part) for part in (condition, target, weights)))
 
     def _target(self, block: Block, generator: Generator) -> Tensor:
         # A row that does not count may hold anything.
@@ -457,24 +499,22 @@ class StreamedBatches:
         ]
         return torch.from_numpy(np.stack(each, 1)).to(self.device, self.dtype)
 
-    def _batch(self, plan: "_Plan", lanes: Sequence[Rows], place: int, number: int) -> Batch:
-        """Return the batch at a place of the epoch, the one of this number in its window."""
-        lengths, parts = plan.lengths(place), []
-        for (lane, (low, high)), rows in zip(plan.owned.items(), lanes, strict=True):
-            start = number * plan.each
-            end = start + min(high, lengths[lane])
-            parts.append([part[start + low : end] for part in rows if part is not None])
-        # Before the first of ours come the lanes that others read, and some rows of its lane.
-        lane, (low, _) = next(iter(plan.owned.items()))
-        first = place * plan.size + sum(lengths[:lane]) + min(low, lengths[lane])
-        condition, target, weights = (torch.cat(column) for column in zip(*parts, strict=True))
-        members, total = self.stream.n_members, sum(lengths)
-        rows = Rows(
+    def _batch(self, rows: Rows, first: int, total: int) -> Batch:
+        """Return rows as a batch of every member; see `Batch`."""
+        condition, target, weights = rows
+        assert weights is not None  # streamed rows have some
+        members = len(self.factors)
+        every = Rows(
             condition.expand(members, *condition.shape),
             target.expand(members, *target.shape).contiguous(),
             (weights / total).T.contiguous(),
         )
-        return Batch(rows, first, total)
+        return Batch(every, first, total)
+
+
+def _split(rows: Rows, sizes: list[int]) -> Iterator[Rows]:
+    parts = (part.split(sizes) for part in rows if part is not None)
+    return (Rows(*each) for each in zip(*parts, strict=True))
 
 
 class _Plan(NamedTuple):
@@ -503,6 +543,11 @@ class _Plan(NamedTuple):
             for lane in range(lanes)
             if begin < (lane + 1) * each and end > lane * each
         }
+        if (
+            not owned
+        ):  # more processes than rows in a batch: one that has none takes part all the same
+            lane = min(begin // each, lanes - 1)
+            owned = {lane: (begin - lane * each, begin - lane * each)}
         n_batches = -(-longest // each)
         return cls(size, lanes, each, ends, n_batches, max(1, window_rows // size), owned)
 
@@ -513,9 +558,10 @@ class _Plan(NamedTuple):
 
 
 class _Ahead(Iterator[T]):
-    """Items that a thread makes, one ahead of the one in use."""
+    """Items that a thread makes, one ahead of the one in use: the next once one was taken."""
 
     def __init__(self, items: Iterator[T]) -> None:
+        self._taken = threading.Semaphore(0)
         self._made: queue.Queue[tuple[T | None, BaseException | None]] = queue.Queue(maxsize=1)
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._make, args=(items,), daemon=True)
@@ -523,6 +569,7 @@ class _Ahead(Iterator[T]):
 
     def __next__(self) -> T:
         item, error = self._made.get()
+        self._taken.release()
         if error is not None:
             raise error
         assert item is not None  # the end is an error: StopIteration
@@ -531,12 +578,15 @@ class _Ahead(Iterator[T]):
     def close(self) -> None:
         """End the thread."""
         self._closed.set()
+        self._taken.release()
         self._thread.join()
 
     def _make(self, items: Iterator[T]) -> None:
         try:
             for item in items:
                 self._put(item, None)
+                del item  # the next is made while one is in use, not two
+                self._taken.acquire()
                 if self._closed.is_set():
                     return
             self._put(None, StopIteration())
