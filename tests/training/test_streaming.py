@@ -339,3 +339,18 @@ def test_a_network_of_other_columns_or_members_is_refused(tmp_path):
         train(MixtureNetwork.of(4, 2), made)
     with pytest.raises(ArgumentError, match="validation was passed with a Stream"):
         train(MixtureNetwork.of(3, 2), made, validation=(torch.zeros(5, 3), torch.zeros(5, 2)))
+
+
+def test_scales_of_transformed_targets_are_those_of_the_training_rows(tmp_path):
+    from condens.transforms import Interval, Real
+
+    made = stream(tmp_path, processes.table(900, gaps=True, counts=True), validation=0.3)
+    transforms = [Real(), Interval(0.0, 1.0)]
+    networks = [
+        MixtureNetwork.of(made.survey.encoder.columns, 2, transforms=transforms) for _ in range(2)
+    ]
+    made.prepare(networks[0], runs.settings())
+    networks[1].prepare(*made.sample.rows[:2])
+    for name in ("location", "scale"):
+        one, other = (getattr(network.target_scaling, name) for network in networks)
+        torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-12)
