@@ -17,6 +17,27 @@ pytestmark = pytest.mark.slow
 PATIENCE = 240.0
 
 
+OFTEN = """
+import os
+if "RANK" in os.environ:
+    from condens.training import train
+    train.__kwdefaults__["checkpoint_seconds"] = 0.3
+"""
+# Process 0 dies between the writing of a state's tensors and of its JSON.
+DYING = """
+if os.environ.get("RANK") == "0":
+    import pathlib, signal
+    count, replace = [], pathlib.Path.replace
+    def dying(self, target):
+        if str(target).endswith(".json") and "members" in str(target):
+            count.append(1)
+            if len(count) == 4:
+                os.kill(os.getpid(), signal.SIGKILL)
+        return replace(self, target)
+    pathlib.Path.replace = dying
+"""
+
+
 def torchrun(*options):
     return [sys.executable, "-m", "torch.distributed.run", *options]
 
@@ -24,7 +45,7 @@ def torchrun(*options):
 def command(pattern, run, model, *more):
     return [
         *("-m", "condens", "fit", pattern, "--target", "u", "--target", "v"),
-        *("--seed", "3", "--epochs", "6", "--members", "1", "--resume", str(run)),
+        *("--seed", "3", "--epochs", "40", "--members", "1", "--resume", str(run)),
         *("-o", str(model), "--settings", str(run.parent / "settings.toml"), *more),
     ]
 
@@ -42,13 +63,16 @@ class Run:
         self.folder, self.run, self.model = folder, folder / "run", folder / "model.condens"
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "settings.toml").write_text("[model]\nn_bins = 0\nshortcut = false\n")
+        # A state every third of a second, so that every run that is killed has some.
+        (folder / "sitecustomize.py").write_text(OFTEN)
         given = options or ("--standalone", "--nproc-per-node", str(size))
         self.line = [*torchrun(*given), *command(pattern, self.run, self.model)]
 
     def start(self, **environment):
+        paths = os.pathsep.join([str(self.folder), os.environ.get("PYTHONPATH", "")])
         return subprocess.Popen(
             self.line,
-            env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
+            env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": paths, **environment},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -114,7 +138,8 @@ def test_a_killed_worker_is_started_again(tmp_path, shards, undisturbed, rank):
     run = Run(tmp_path, shards, size, *options)
     started = run.start()
     try:
-        wait_for(lambda: run.epochs() >= 2)
+        wait_for(lambda: run.epochs() >= 4)
+        assert list((run.run / "members").glob("state-*.json"))
         os.kill(run.workers()[rank], signal.SIGKILL)
         out, _ = started.communicate(timeout=PATIENCE)
         assert started.returncode == 0, out
@@ -143,30 +168,16 @@ def test_a_killed_agent_leaves_nobody_who_writes(tmp_path, shards, undisturbed):
 
 
 def test_killed_in_the_middle_of_a_checkpoint(tmp_path, shards, undisturbed):
-    """Process 0 dies between the writing of a state's tensors and of its JSON."""
     size, expected = undisturbed
     run = Run(tmp_path, shards, size)
-    hook = tmp_path / "hook"
-    hook.mkdir()
-    (hook / "sitecustomize.py").write_text(
-        "import os\n"
-        "moved = os.replace\n"
-        "if os.environ.get('RANK') == '0':\n"
-        "    import pathlib, signal\n"
-        "    count = []\n"
-        "    replace = pathlib.Path.replace\n"
-        "    def dying(self, target):\n"
-        "        if str(target).endswith('.json') and 'members' in str(target):\n"
-        "            count.append(1)\n"
-        "            if len(count) == 1:\n"
-        "                os.kill(os.getpid(), signal.SIGKILL)\n"
-        "        return replace(self, target)\n"
-        "    pathlib.Path.replace = dying\n"
-    )
-    started = run.start(PYTHONPATH=os.pathsep.join([str(hook), os.environ.get("PYTHONPATH", "")]))
+    (tmp_path / "sitecustomize.py").write_text(OFTEN + DYING)
+    started = run.start()
     out, _ = started.communicate(timeout=PATIENCE)
     assert started.returncode != 0, out
     assert not run.model.exists()
+    numbers = [file.stem for file in (run.run / "members").glob("state-*")]
+    assert len(set(numbers)) < len(numbers), "a state that is whole"
+    (tmp_path / "sitecustomize.py").write_text(OFTEN)
     assert run.finish() == expected
 
 
