@@ -42,7 +42,12 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("case", CASES)
+SLOW = ("plain", "accumulation", "a bound", "rows of its own to validate on")
+
+
+@pytest.mark.parametrize(
+    "case", [pytest.param(case, marks=pytest.mark.slow if case in SLOW else ()) for case in CASES]
+)
 def test_two_processes_give_the_curve_of_one(tmp_path, case):
     one, two = (run(tmp_path, *CASES[case]) for run in (alone, pair))
     # Sums of halves round otherwise: 10⁻⁷ a step, in single precision.
@@ -50,6 +55,7 @@ def test_two_processes_give_the_curve_of_one(tmp_path, case):
     assert two["rows"] == one["rows"]
 
 
+@pytest.mark.slow
 def test_more_processes_than_divide_the_batch(tmp_path):
     one = alone(tmp_path, processes.in_memory, 1, {"batch_size": 50})
     three = pair(tmp_path, processes.in_memory, 1, {"batch_size": 50}, size=3)
@@ -103,6 +109,7 @@ def _goes_on(directory):
     return processes.in_memory(2, {"epochs": 4}, directory=directory)
 
 
+@pytest.mark.slow
 def test_a_process_that_hangs_is_named_in_time(tmp_path):
     began = time.monotonic()
     results, _ = processes.together(tmp_path, 2, _hangs, environment={"CONDENS_WAIT_SECONDS": "2"})

@@ -73,6 +73,7 @@ def test_images_are_learned_from_a_dataset_with_workers(tmp_path):
     assert history.best_nll < history.epochs[0].validation_nll - 0.3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("members", [1, 2])
 def test_a_dataset_is_learned_as_rows_in_memory_are(members):
     settings = runs.settings(epochs=20, condition_noise=0.0, target_noise=0.0)
@@ -108,8 +109,11 @@ def test_every_row_is_loaded_once_and_processes_share_a_batch():
 
 @pytest.mark.parametrize(
     "task",
-    [(dataset_task, 1), (dataset_task, 2), (iterable_task,)],
-    ids=["one", "members", "iterable"],
+    [
+        pytest.param((dataset_task, 1), marks=pytest.mark.slow, id="one"),
+        pytest.param((dataset_task, 2), id="members"),
+        pytest.param((iterable_task,), marks=pytest.mark.slow, id="iterable"),
+    ],
 )
 def test_two_processes_give_the_curve_of_one(tmp_path, task):
     (one,), _ = processes.together(tmp_path / "one", 1, *task)

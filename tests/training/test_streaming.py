@@ -54,8 +54,7 @@ class TestOrder:
         assert torch.equal(seen.sort(0).values, expected.sort(0).values)
         assert not torch.equal(seen, expected)
 
-    @pytest.mark.parametrize("size", [64, 50, 5000])
-    @pytest.mark.parametrize("processes_", [2, 3, 4, 16])
+    @pytest.mark.parametrize(("size", "processes_"), [(64, 2), (50, 3), (5000, 4), (64, 16)])
     def test_processes_share_every_batch(self, tmp_path, size, processes_):
         _, batches = opened(stream(tmp_path))
         batches.window_rows = 200
@@ -160,6 +159,7 @@ class TestLikeInMemory:
         train(in_memory, sample.rows, replace(settings, batch_size=size), warn=False, **options)
         return in_files, in_memory, held.rows
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("members", [1, 2])
     @pytest.mark.parametrize("gaps", [False, True])
     def test_losses_are_alike(self, tmp_path, members, gaps):
@@ -212,7 +212,14 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(
+    "case",
+    [
+        pytest.param("plain", marks=pytest.mark.slow),
+        "members, gaps, categories",
+        pytest.param("counts and shares", marks=pytest.mark.slow),
+    ],
+)
 def test_two_processes_give_the_curve_of_one(tmp_path, case):
     options, changes, members, transforms = CASES[case]
     pattern = processes.write_shards(tmp_path / "shards", processes.table(**options))
@@ -292,6 +299,7 @@ class TestEstimator:
         x, y = test.drop_columns(TARGETS), test.select(TARGETS)
         assert model.score_samples(x, y).mean() > -6
 
+    @pytest.mark.slow
     def test_several_components_counts_and_auto(self, tmp_path):
         whole = processes.table(900, counts=True)
         model = self.model(
