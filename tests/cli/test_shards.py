@@ -367,6 +367,7 @@ class TestDeaths:
 
 class TestTorchrun:
     @pytest.mark.usefixtures("houses")
+    @pytest.mark.slow
     def test_processes_share_the_tables_and_a_broken_one_stops_no_other(self):
         write_shards("parquet")
         Path("shards/d.parquet").write_bytes(Path("shards/a.parquet").read_bytes()[:-200])

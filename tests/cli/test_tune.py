@@ -116,6 +116,7 @@ def test_errors_are_one_line(place, call, more, message):
     assert not [*place.glob("*.condens*")]
 
 
+@pytest.mark.slow
 def test_another_table_is_refused(place, call):
     assert call(*TUNE, "--epochs", "1", "--trials", "1", *MODEL).code == 0
     write_houses(place / "houses.csv", seed=1)
@@ -164,6 +165,7 @@ def kill_in_the_middle(place, command, number=signal.SIGKILL):
         return process.exitcode
 
 
+@pytest.mark.slow
 def test_a_killed_trial_is_taken_up_where_it_was(place, call):
     quick = [*TUNE, "--epochs", "40", "--trials", "1", "--grace", "2"]
     assert kill_in_the_middle(place, [*quick, *MODEL]) == -signal.SIGKILL
@@ -181,6 +183,7 @@ def test_a_killed_trial_is_taken_up_where_it_was(place, call):
     assert again.intermediate_values == whole.intermediate_values
 
 
+@pytest.mark.slow
 def test_ctrl_c_gives_the_trial_back(place):
     command = [*TUNE, *LONG, "--trials", "2", *MODEL]
     assert kill_in_the_middle(place, command, signal.SIGINT) == 130
@@ -214,6 +217,7 @@ def run_together(place, commands):
     return codes, texts
 
 
+@pytest.mark.slow
 def test_two_processes_share_the_trials(place, call):
     command = [*TUNE, "--epochs", "3", "--trials", "5", *MODEL]
     with started(command, place) as process:

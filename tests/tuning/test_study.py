@@ -73,6 +73,7 @@ class TestSearching:
         if found.model is not found.default:
             assert found.model.settings.learning_rate == found.best.parameters["learning_rate"]
 
+    @pytest.mark.slow
     def test_the_same_seed_gives_the_same(self, found):
         again = tune(*rows(), space=SPACE, trials=4, n_members=2)
         assert again.trials == found.trials
@@ -176,6 +177,7 @@ class TestSearching:
 
 
 class TestPruning:
+    @pytest.mark.slow
     def test_a_trial_that_is_left_behind_ends_early(self, open_study):
         space = {**SPACE, "learning_rate": Range(1e-7, 1e-2, log=True), "epochs": 12}
         del space["n_components"]
@@ -335,6 +337,7 @@ class TestJoining:
 class TestTakingUp:
     """What dead processes leave, as they leave it."""
 
+    @pytest.mark.slow
     def test_a_stale_trial_is_run_again(self, open_study):
         with open_study(grace_seconds=2) as dead:
             trial = optuna.load_study(study_name="condens", storage=dead.storage.backend)
