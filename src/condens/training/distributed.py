@@ -24,6 +24,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch import distributed as dist
+from torch._C._distributed_c10d import PrefixStore, TCPStore
 
 from condens.errors import ArgumentError, ProcessError
 
@@ -215,11 +216,37 @@ def join(device: torch.device | str | None = None) -> None:
     if cuda:
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
     _end_with_parent()
-    dist.init_process_group(
-        "cpu:gloo,cuda:nccl" if cuda else "gloo",
-        timeout=datetime.timedelta(seconds=wait_seconds()),
-    )
+    limit = datetime.timedelta(seconds=wait_seconds())
+    try:
+        dist.init_process_group(
+            "cpu:gloo,cuda:nccl" if cuda else "gloo", timeout=limit, **_rendezvous(limit)
+        )
+    except RuntimeError as error:
+        raise ProcessError(
+            f"process {os.environ['RANK']} of {os.environ['WORLD_SIZE']}",
+            got=f"did not find the others ({str(error).strip().splitlines()[0][:200]})",
+            expected="all of them were expected to start",
+            fix=f"Look at what they say; {WAIT_VARIABLE} sets how long to wait.",
+        ) from error
     atexit.register(_leave)
+
+
+def _rendezvous(limit: datetime.timedelta) -> dict[str, Any]:
+    """Return where the processes meet: the agent's store, apart from that of earlier attempts.
+
+    An agent that starts its workers again keeps the store, with the addresses of the dead ones.
+    """
+    given = os.environ
+    if given.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
+        return {}
+    address, port = given["MASTER_ADDR"], int(given["MASTER_PORT"])
+    store = TCPStore(address, port, is_master=False, timeout=limit)
+    attempt = f"attempt {given.get('TORCHELASTIC_RESTART_COUNT', '0')}"
+    return {
+        "store": PrefixStore(attempt, store),
+        "rank": int(given["RANK"]),
+        "world_size": int(given["WORLD_SIZE"]),
+    }
 
 
 def _leave() -> None:
