@@ -82,12 +82,12 @@ class Shards:
         self.dates = dates
         self._wanted = columns
         self.pieces: list[Piece] = []
-        self.kinds: dict[str, str] = {}
+        found: dict[str, str | None] = {}
         self.sizes: list[int] = []
         faults: list[str] = []
         for number, path in enumerate(self.paths):
             try:
-                self._look_at(number, path)
+                self._look_at(number, path, found)
             except (TableFileError, TableFileNotFoundError) as error:
                 faults.append(str(error))
         if faults:
@@ -97,6 +97,8 @@ class Shards:
                 f"{len(faults)} of {len(self.paths)} files cannot be used:\n"
                 + "\n".join(f"  {text}" for text in [*faults[:MAX_FAULTS], *rest])
             )
+        # What the columns hold: numbers, categories, or categories of another type than text.
+        self.kinds = {name: kind or "numbers" for name, kind in found.items()}
 
     @property
     def columns(self) -> list[str]:
@@ -128,7 +130,7 @@ class Shards:
                 made = [
                     reader.of(name, column, ".", place)
                     if self.kinds[name] == "numbers"
-                    else reader.settled(name, column)
+                    else self._categories(reader, name, column)
                     for name, column in zip(columns, table.columns, strict=True)
                 ]
                 yield Part(piece.file, first, formats.table_of(made, columns))
@@ -140,6 +142,19 @@ class Shards:
                     expected=f"{piece.rows} were expected, as its footer says",
                     fix="It was changed or is damaged: write it again.",
                 )
+
+    def _categories(self, reader: Any, name: str, column: "pa.ChunkedArray") -> "pa.ChunkedArray":
+        """Return a column of categories, of the same type in every file."""
+        from condens.data import formats
+
+        if reader.settled(name, column) is not column:
+            raise TableFileError(
+                reader.label,
+                got=f"holds dates as text in column {name!r}",
+                expected="files that are read in parts have them as dates, times or numbers",
+                fix="Convert the column, or leave it out.",
+            )
+        return formats.as_categories(column, self.kinds[name])
 
     def n_lanes(self, batch_size: int) -> int:
         """Return the number of lanes: a power of two that divides the batch.
@@ -158,7 +173,7 @@ class Shards:
         """Return the rows from number `begin` to `end` of the pieces in an order."""
         return Rows(self, order, begin, end, columns)
 
-    def _look_at(self, number: int, path: Path) -> None:
+    def _look_at(self, number: int, path: Path, known: dict[str, str | None]) -> None:
         from condens.data import formats
 
         label = _label(path)
@@ -181,10 +196,12 @@ class Shards:
             found = _kinds(schema, self._wanted, label, self.dates)
         if not sum(rows for rows, _ in groups):
             raise _empty(label)
-        if not self.kinds:
-            self.kinds = found
-        elif found != self.kinds:
-            raise _drift(label, found, self.kinds)
+        # A column of nulls alone has no kind of its own: it may be all that a file has of any.
+        kinds = {name: kind or known.get(name) for name, kind in found.items()}
+        before = {name: kind or kinds.get(name) for name, kind in known.items()}
+        if known and list(kinds.items()) != list(before.items()):
+            raise _drift(label, kinds, before)
+        known |= kinds
         first = 0
         for group, (rows, size) in enumerate(groups):
             if rows:
@@ -297,6 +314,10 @@ def uniform(words: NDArray[np.uint64]) -> NDArray[np.float64]:
 
 def hash_values(seed: int, values: "pa.ChunkedArray") -> NDArray[np.float64]:
     """Return a number in [0, 1) for each value of a column, equal for equal ones."""
+    import pyarrow as pa
+
+    if pa.types.is_floating(values.type):
+        values = pa.compute.add(values, 0.0)  # -0.0 is 0.0
     coded = values.combine_chunks().dictionary_encode()
     coded = coded.combine_chunks() if hasattr(coded, "combine_chunks") else coded
     texts = [f"{seed} {value!r}".encode() for value in coded.dictionary.to_pylist()]
@@ -373,8 +394,8 @@ def _kinds(
     wanted: Sequence[str] | None,
     label: str,
     dates: Literal["refuse", "seconds"],
-) -> dict[str, str]:
-    """Return what the columns hold, numbers or categories; refuse columns of other kinds."""
+) -> dict[str, str | None]:
+    """Return what the columns hold, None for nulls alone; refuse columns of other kinds."""
     from condens.data import formats
 
     names = list(schema.names if wanted is None else wanted)
@@ -394,7 +415,9 @@ def _empty(label: str) -> TableFileError:
     )
 
 
-def _drift(label: str, found: dict[str, str], first: dict[str, str]) -> TableFileError:
+def _drift(
+    label: str, found: dict[str, str | None], first: dict[str, str | None]
+) -> TableFileError:
     lacking = [name for name in first if name not in found]
     further = [name for name in found if name not in first]
     changed = [name for name in first if name in found and found[name] != first[name]]
@@ -405,7 +428,7 @@ def _drift(label: str, found: dict[str, str], first: dict[str, str]) -> TableFil
     elif changed:
         name = changed[0]
         got = f"holds {found[name]} in column {name!r}"
-        expected = f"the first file holds {first[name]}"
+        expected = f"the files before hold {first[name]}"
     else:
         return TableFileError(
             label,
