@@ -11,7 +11,7 @@ import glob
 import hashlib
 import os
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
@@ -124,8 +124,17 @@ class Shards:
         label = _label(path)
         request = formats.Request(tuple(columns), (), None, None, None, None, self.dates)
         reader, first = formats.ColumnReader(label, request), piece.first
+        # Opening a pipe would wait for ever.
+        if not path.is_file() or path.stat().st_size != self.sizes[piece.file]:
+            raise TableFileError(
+                label,
+                got="is gone, or of another size than before",
+                expected="the files stay as they are while they are read",
+                fix="Begin again, with files that nothing changes.",
+            )
         with formats.guarded(label):
             for table in _raw(path, piece, columns):
+                table.validate(full=True)
                 place = partial(_place, first)
                 made = [
                     reader.of(name, column, ".", place)
@@ -190,6 +199,15 @@ class Shards:
             )
         if not path.stat().st_size:
             raise _empty(label)
+        try:
+            str(path).encode()
+        except UnicodeEncodeError:
+            raise TableFileError(
+                label,
+                got="has a name that is not UTF-8",
+                expected="pyarrow opens no other",
+                fix="Rename it.",
+            ) from None
         what = "a Parquet file" if ENDINGS[path.suffix.lower()] == "parquet" else "an Arrow file"
         with formats.guarded(label, what):
             schema, groups = _footer(path)
@@ -262,13 +280,16 @@ def expand(source: Any) -> list[Path]:
     condens.errors.TableFileNotFoundError: no/such/*.parquet matches no file, but Parquet or Arrow \
 files were expected. Check the path.
     """
-    if not isinstance(source, str | os.PathLike):
-        paths = [Path(each) for each in source]
-        if not paths:
+    if isinstance(source, Iterable) and not isinstance(source, str | bytes | os.PathLike):
+        found = list(source)
+        for each in found:
+            _check_path(each)
+        if not found:
             raise ArgumentError(
                 "source", got="is empty", expected="files were expected", fix="Name some."
             )
-        return paths
+        return [Path(each) for each in found]
+    _check_path(source)
     path = Path(source)
     if path.is_dir():
         paths = sorted(each for each in path.iterdir() if each.suffix.lower() in ENDINGS)
@@ -284,6 +305,29 @@ files were expected. Check the path.
             fix="Check the path.",
         )
     return paths
+
+
+def _check_path(path: Any) -> None:
+    """Refuse what is no path, or one that no file can have."""
+    if not isinstance(path, str | os.PathLike):
+        raise ArgumentError(
+            "source",
+            got=f"has a {type(path).__name__}",
+            expected="a directory, a pattern, or a list of files was expected",
+            fix="Pass a path, or several.",
+        )
+    try:
+        Path(path).exists()
+        wrong = "has a null character in its path" if "\0" in os.fspath(path) else ""
+    except (OSError, ValueError) as error:
+        wrong = f"cannot be looked at ({getattr(error, 'strerror', None) or error})"
+    if wrong:
+        raise TableFileError(
+            printable(os.fspath(path))[:200],
+            got=wrong,
+            expected="a path was expected",
+            fix="Check it.",
+        )
 
 
 def is_many(source: str) -> bool:

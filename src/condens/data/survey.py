@@ -7,7 +7,7 @@ end, and the segments are merged in their order: the result does not depend on w
 
 import hashlib
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -52,22 +52,36 @@ class TableColumns(NamedTuple):
         weights: str | None = None,
         groups: str | None = None,
     ) -> "TableColumns":
-        """Return these columns; refuse a text in place of a list of names."""
-        for option, names in (("targets", targets), ("conditions", conditions)):
-            if isinstance(names, str):
+        """Return these columns; refuse what are no names, or a text in place of a list."""
+        ours = _names("targets", targets)
+        theirs = () if conditions is None else _names("conditions", conditions)
+        for option, name in (("weights", weights), ("groups", groups)):
+            if name is not None and not isinstance(name, str):
                 raise ArgumentError(
                     option,
-                    got=f"is {names!r}",
-                    expected="a list of names was expected",
-                    fix=f"Pass [{names!r}].",
+                    got=f"is {name!r}",
+                    expected="the name of a column was expected",
+                    fix="Name one, or leave it out.",
                 )
-        return cls(tuple(conditions or ()), tuple(targets), weights, groups)
+        return cls(theirs, ours, weights, groups)
 
     @property
     def names(self) -> list[str]:
         """All of them, each once."""
         others = [name for name in (self.weights, self.groups) if name is not None]
         return [*dict.fromkeys([*self.conditions, *self.targets, *others])]
+
+
+def _names(option: str, names: Any) -> tuple[str, ...]:
+    given = None if isinstance(names, str) or not isinstance(names, Iterable) else tuple(names)
+    if given is None or not all(isinstance(name, str) for name in given):
+        raise ArgumentError(
+            option,
+            got=f"is {names!r}",
+            expected="a list of the names of columns was expected",
+            fix=f"Pass [{names!r}]." if isinstance(names, str) else 'Pass ["y"], for instance.',
+        )
+    return tuple(map(str, given))
 
 
 @dataclass(frozen=True)
