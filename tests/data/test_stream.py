@@ -103,7 +103,7 @@ class TestFaults:
         pattern = processes.write_shards(tmp_path, processes.table(300), files=1, group=300)
         shards = Shards(pattern)
         pq.write_table(processes.table(200), tmp_path / "part-00.parquet")
-        with pytest.raises(TableFileError, match="has 200 rows in row group 0"):
+        with pytest.raises(TableFileError, match="is gone, or of another size"):
             list(shards.read(shards.pieces[0], ["u"]))
 
     def test_infinite_numbers_and_wrong_weights_are_named_with_their_row(self, tmp_path):

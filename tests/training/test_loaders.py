@@ -217,3 +217,30 @@ def test_weights_of_items_count():
     network = runs.network(dropout=0.0)
     train(network, TensorDataset(X, far, weights), runs.settings(epochs=5), warn=False)
     assert network.loss(X[:250], far[:250]).item() < 8
+
+
+class Unsized(torch.utils.data.Dataset):
+    def __getitem__(self, number):
+        return X[number], Y[number]
+
+
+class Once(IterableDataset):
+    def __init__(self):
+        self.left = iter(list(zip(X, Y, strict=True)))
+
+    def __iter__(self):
+        return self.left
+
+
+@pytest.mark.parametrize(
+    ("data", "error", "message"),
+    [
+        (Unsized(), ArgumentError, "without a length"),
+        (Once(), ShapeError, "yields no rows in epoch"),
+        (TensorDataset(X, Y, torch.zeros(len(X))), ArgumentError, "no row that counts"),
+        (TensorDataset(X, Y * torch.nan), ArgumentError, "no row that counts"),
+    ],
+)
+def test_data_that_nothing_is_learned_from_are_refused(data, error, message):
+    with pytest.raises(error, match=message):
+        train(runs.network(), data, runs.settings())

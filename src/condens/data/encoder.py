@@ -270,6 +270,8 @@ def _codes(given: Table, place: int, feature: Categories, name: str) -> NDArray[
         if np.isnan(given.numbers[:, given.places.index(place)]).all():
             return np.full(len(given.numbers), last)
         kind = "numbers"
+    elif not column.values:  # all are missing
+        return np.full(len(column.codes), last)
     elif (kind := kind_of(column.values) or "") == fitted:
         codes = {value: code for code, value in enumerate(feature.values, 1)}
         # The code −1 of a missing category reads the last entry.

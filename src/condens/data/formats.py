@@ -454,7 +454,7 @@ class ColumnReader:
         dtype = _decoded(column[:0]).type
         if _is_text(dtype):
             plain = not kinds.is_dictionary(column.type)
-            seconds = reading.as_seconds(column.cast(pa.string())) if plain else None
+            seconds = reading.as_seconds(_decoded(column).cast(pa.string())) if plain else None
         elif kinds.is_temporal(dtype) and not kinds.is_interval(dtype):
             seconds = reading.seconds_of(_decoded(column))
         elif _is_number(dtype):
@@ -488,11 +488,29 @@ def _decoded(column: pa.ChunkedArray) -> pa.ChunkedArray:
     return column
 
 
-def kind_of_type(reader: ColumnReader, name: str, dtype: pa.DataType) -> str:
-    """Return what a column of a type holds, numbers or categories; refuse others."""
-    reader.settled(name, pa.chunked_array([], dtype))
-    text = kinds.is_dictionary(dtype) or _is_text(dtype)
-    return "categories" if text else "numbers"
+def kind_of_type(reader: ColumnReader, name: str, dtype: pa.DataType) -> str | None:
+    """Return what a column of a type holds; None for nulls alone, which are of no kind.
+
+    Numbers, categories, which are text, or categories of another type; others are refused.
+    """
+    plain = _decoded(pa.chunked_array([], dtype)).type
+    reader.settled(name, pa.chunked_array([], plain))
+    if kinds.is_null(plain):
+        return None
+    if _is_text(plain):
+        return "categories"
+    return f"categories of {plain}" if kinds.is_dictionary(dtype) else "numbers"
+
+
+def as_categories(column: pa.ChunkedArray, kind: str) -> pa.ChunkedArray:
+    """Return a column of categories of a kind, of the same type whatever the file stores."""
+    column = _decoded(column)
+    if kind == "categories":
+        return column.cast(pa.large_string())
+    if kinds.is_null(column.type):
+        plain = pa.type_for_alias(kind.removeprefix("categories of "))
+        column = pa.chunked_array([pa.nulls(len(column), plain)])
+    return column.dictionary_encode()
 
 
 def table_of(columns: Sequence[pa.ChunkedArray], names: Sequence[str]) -> pa.Table:

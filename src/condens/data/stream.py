@@ -11,7 +11,7 @@ import glob
 import hashlib
 import os
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
@@ -82,12 +82,12 @@ class Shards:
         self.dates = dates
         self._wanted = columns
         self.pieces: list[Piece] = []
-        self.kinds: dict[str, str] = {}
+        found: dict[str, str | None] = {}
         self.sizes: list[int] = []
         faults: list[str] = []
         for number, path in enumerate(self.paths):
             try:
-                self._look_at(number, path)
+                self._look_at(number, path, found)
             except (TableFileError, TableFileNotFoundError) as error:
                 faults.append(str(error))
         if faults:
@@ -97,6 +97,8 @@ class Shards:
                 f"{len(faults)} of {len(self.paths)} files cannot be used:\n"
                 + "\n".join(f"  {text}" for text in [*faults[:MAX_FAULTS], *rest])
             )
+        # What the columns hold: numbers, categories, or categories of another type than text.
+        self.kinds = {name: kind or "numbers" for name, kind in found.items()}
 
     @property
     def columns(self) -> list[str]:
@@ -122,13 +124,22 @@ class Shards:
         label = _label(path)
         request = formats.Request(tuple(columns), (), None, None, None, None, self.dates)
         reader, first = formats.ColumnReader(label, request), piece.first
+        # Opening a pipe would wait for ever.
+        if not path.is_file() or path.stat().st_size != self.sizes[piece.file]:
+            raise TableFileError(
+                label,
+                got="is gone, or of another size than before",
+                expected="the files stay as they are while they are read",
+                fix="Begin again, with files that nothing changes.",
+            )
         with formats.guarded(label):
             for table in _raw(path, piece, columns):
+                table.validate(full=True)
                 place = partial(_place, first)
                 made = [
                     reader.of(name, column, ".", place)
                     if self.kinds[name] == "numbers"
-                    else reader.settled(name, column)
+                    else self._categories(reader, name, column)
                     for name, column in zip(columns, table.columns, strict=True)
                 ]
                 yield Part(piece.file, first, formats.table_of(made, columns))
@@ -140,6 +151,19 @@ class Shards:
                     expected=f"{piece.rows} were expected, as its footer says",
                     fix="It was changed or is damaged: write it again.",
                 )
+
+    def _categories(self, reader: Any, name: str, column: "pa.ChunkedArray") -> "pa.ChunkedArray":
+        """Return a column of categories, of the same type in every file."""
+        from condens.data import formats
+
+        if reader.settled(name, column) is not column:
+            raise TableFileError(
+                reader.label,
+                got=f"holds dates as text in column {name!r}",
+                expected="files that are read in parts have them as dates, times or numbers",
+                fix="Convert the column, or leave it out.",
+            )
+        return formats.as_categories(column, self.kinds[name])
 
     def n_lanes(self, batch_size: int) -> int:
         """Return the number of lanes: a power of two that divides the batch.
@@ -158,7 +182,7 @@ class Shards:
         """Return the rows from number `begin` to `end` of the pieces in an order."""
         return Rows(self, order, begin, end, columns)
 
-    def _look_at(self, number: int, path: Path) -> None:
+    def _look_at(self, number: int, path: Path, known: dict[str, str | None]) -> None:
         from condens.data import formats
 
         label = _label(path)
@@ -175,16 +199,27 @@ class Shards:
             )
         if not path.stat().st_size:
             raise _empty(label)
+        try:
+            str(path).encode()
+        except UnicodeEncodeError:
+            raise TableFileError(
+                label,
+                got="has a name that is not UTF-8",
+                expected="pyarrow opens no other",
+                fix="Rename it.",
+            ) from None
         what = "a Parquet file" if ENDINGS[path.suffix.lower()] == "parquet" else "an Arrow file"
         with formats.guarded(label, what):
             schema, groups = _footer(path)
             found = _kinds(schema, self._wanted, label, self.dates)
         if not sum(rows for rows, _ in groups):
             raise _empty(label)
-        if not self.kinds:
-            self.kinds = found
-        elif found != self.kinds:
-            raise _drift(label, found, self.kinds)
+        # A column of nulls alone has no kind of its own: it may be all that a file has of any.
+        kinds = {name: kind or known.get(name) for name, kind in found.items()}
+        before = {name: kind or kinds.get(name) for name, kind in known.items()}
+        if known and list(kinds.items()) != list(before.items()):
+            raise _drift(label, kinds, before)
+        known |= kinds
         first = 0
         for group, (rows, size) in enumerate(groups):
             if rows:
@@ -245,13 +280,16 @@ def expand(source: Any) -> list[Path]:
     condens.errors.TableFileNotFoundError: no/such/*.parquet matches no file, but Parquet or Arrow \
 files were expected. Check the path.
     """
-    if not isinstance(source, str | os.PathLike):
-        paths = [Path(each) for each in source]
-        if not paths:
+    if isinstance(source, Iterable) and not isinstance(source, str | bytes | os.PathLike):
+        found = list(source)
+        for each in found:
+            _check_path(each)
+        if not found:
             raise ArgumentError(
                 "source", got="is empty", expected="files were expected", fix="Name some."
             )
-        return paths
+        return [Path(each) for each in found]
+    _check_path(source)
     path = Path(source)
     if path.is_dir():
         paths = sorted(each for each in path.iterdir() if each.suffix.lower() in ENDINGS)
@@ -267,6 +305,29 @@ files were expected. Check the path.
             fix="Check the path.",
         )
     return paths
+
+
+def _check_path(path: Any) -> None:
+    """Refuse what is no path, or one that no file can have."""
+    if not isinstance(path, str | os.PathLike):
+        raise ArgumentError(
+            "source",
+            got=f"has a {type(path).__name__}",
+            expected="a directory, a pattern, or a list of files was expected",
+            fix="Pass a path, or several.",
+        )
+    try:
+        Path(path).exists()
+        wrong = "has a null character in its path" if "\0" in os.fspath(path) else ""
+    except (OSError, ValueError) as error:
+        wrong = f"cannot be looked at ({getattr(error, 'strerror', None) or error})"
+    if wrong:
+        raise TableFileError(
+            printable(os.fspath(path))[:200],
+            got=wrong,
+            expected="a path was expected",
+            fix="Check it.",
+        )
 
 
 def is_many(source: str) -> bool:
@@ -297,6 +358,10 @@ def uniform(words: NDArray[np.uint64]) -> NDArray[np.float64]:
 
 def hash_values(seed: int, values: "pa.ChunkedArray") -> NDArray[np.float64]:
     """Return a number in [0, 1) for each value of a column, equal for equal ones."""
+    import pyarrow as pa
+
+    if pa.types.is_floating(values.type):
+        values = pa.compute.add(values, 0.0)  # -0.0 is 0.0
     coded = values.combine_chunks().dictionary_encode()
     coded = coded.combine_chunks() if hasattr(coded, "combine_chunks") else coded
     texts = [f"{seed} {value!r}".encode() for value in coded.dictionary.to_pylist()]
@@ -373,8 +438,8 @@ def _kinds(
     wanted: Sequence[str] | None,
     label: str,
     dates: Literal["refuse", "seconds"],
-) -> dict[str, str]:
-    """Return what the columns hold, numbers or categories; refuse columns of other kinds."""
+) -> dict[str, str | None]:
+    """Return what the columns hold, None for nulls alone; refuse columns of other kinds."""
     from condens.data import formats
 
     names = list(schema.names if wanted is None else wanted)
@@ -394,7 +459,9 @@ def _empty(label: str) -> TableFileError:
     )
 
 
-def _drift(label: str, found: dict[str, str], first: dict[str, str]) -> TableFileError:
+def _drift(
+    label: str, found: dict[str, str | None], first: dict[str, str | None]
+) -> TableFileError:
     lacking = [name for name in first if name not in found]
     further = [name for name in found if name not in first]
     changed = [name for name in first if name in found and found[name] != first[name]]
@@ -405,7 +472,7 @@ def _drift(label: str, found: dict[str, str], first: dict[str, str]) -> TableFil
     elif changed:
         name = changed[0]
         got = f"holds {found[name]} in column {name!r}"
-        expected = f"the first file holds {first[name]}"
+        expected = f"the files before hold {first[name]}"
     else:
         return TableFileError(
             label,

@@ -7,7 +7,7 @@ end, and the segments are merged in their order: the result does not depend on w
 
 import hashlib
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -16,6 +16,7 @@ import torch
 from numpy.typing import NDArray
 
 from condens.data.encoder import MAX_CATEGORIES, Categories, Numbers, TableEncoder
+from condens.data.frames import Codes
 from condens.data.rows import Rows
 from condens.data.statistics import Moments, Sketch
 from condens.data.stream import Part, Shards, hash_rows, hash_values
@@ -43,11 +44,44 @@ class TableColumns(NamedTuple):
     weights: str | None = None
     groups: str | None = None
 
+    @classmethod
+    def of(
+        cls,
+        targets: Sequence[str],
+        conditions: Sequence[str] | None = None,
+        weights: str | None = None,
+        groups: str | None = None,
+    ) -> "TableColumns":
+        """Return these columns; refuse what are no names, or a text in place of a list."""
+        ours = _names("targets", targets)
+        theirs = () if conditions is None else _names("conditions", conditions)
+        for option, name in (("weights", weights), ("groups", groups)):
+            if name is not None and not isinstance(name, str):
+                raise ArgumentError(
+                    option,
+                    got=f"is {name!r}",
+                    expected="the name of a column was expected",
+                    fix="Name one, or leave it out.",
+                )
+        return cls(theirs, ours, weights, groups)
+
     @property
     def names(self) -> list[str]:
         """All of them, each once."""
         others = [name for name in (self.weights, self.groups) if name is not None]
         return [*dict.fromkeys([*self.conditions, *self.targets, *others])]
+
+
+def _names(option: str, names: Any) -> tuple[str, ...]:
+    given = None if isinstance(names, str) or not isinstance(names, Iterable) else tuple(names)
+    if given is None or not all(isinstance(name, str) for name in given):
+        raise ArgumentError(
+            option,
+            got=f"is {names!r}",
+            expected="a list of the names of columns was expected",
+            fix=f"Pass [{names!r}]." if isinstance(names, str) else 'Pass ["y"], for instance.',
+        )
+    return tuple(map(str, given))
 
 
 @dataclass(frozen=True)
@@ -82,17 +116,19 @@ class Roles:
         fold: float = 0.0,
         n_folds: int = 1,
     ) -> "Roles":
-        """Return these fractions, but of no more rows than stay in memory."""
+        """Return these fractions, but of no more rows than stay in memory.
+
+        There are no more folds than fit beside the other parts: members share them in turn.
+
+        >>> Roles.of(100, seed=0, test=0.2, fold=0.25, n_folds=5).n_folds
+        3
+        """
         most = MAX_PART_ROWS / n_rows
-        return cls(
-            seed,
-            min(test, most),
-            min(calibration, most),
-            min(adjustment, most),
-            min(fold, most / n_folds),
-            n_folds,
-            SAMPLE_ROWS / n_rows,
-        )
+        parts = min(test, most), min(calibration, most), min(adjustment, most)
+        fold = min(fold, most / n_folds)
+        if fold:
+            n_folds = min(n_folds, max(int((1 - sum(parts)) / fold + 1e-9), 1))
+        return cls(seed, *parts, fold, n_folds, SAMPLE_ROWS / n_rows)
 
     def trained(self, roles: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Tell which rows some member trains on: a single one does on no row of its fold."""
@@ -132,7 +168,7 @@ class Block(NamedTuple):
 
 def read_block(part: Part, columns: TableColumns, roles: Roles, path: str) -> Block:
     """Read rows: numbers, codes of categories, and roles."""
-    table = Table.read(part.table.select(list(columns.conditions)), path)
+    table = _without_values(Table.read(part.table.select(list(columns.conditions)), path), part)
     target = np.column_stack([_numbers(part.table[name]) for name in columns.targets])
     weights = np.ones(len(target))
     if columns.weights is not None:
@@ -147,6 +183,21 @@ def read_block(part: Part, columns: TableColumns, roles: Roles, path: str) -> Bl
                 fix="Use zero to leave a row out.",
             )
     return Block(part, table, target, weights, roles.assign(_hashes(part, columns, roles, "role")))
+
+
+def _without_values(table: Table, part: Part) -> Table:
+    """Return a table in which categories that are all missing in these rows are categories."""
+    assert table.names is not None  # columns of files have names
+    types = [part.table.schema.field(table.names[place]).type for place in table.places]
+    empty = [i for i, dtype in enumerate(types) if str(dtype) != "double"]
+    if not empty:
+        return table
+    missing = np.full(len(table.numbers), -1)
+    return table._replace(
+        numbers=np.delete(table.numbers, empty, 1),
+        places=[place for i, place in enumerate(table.places) if i not in empty],
+        codes=table.codes | {table.places[i]: Codes(missing, []) for i in empty},
+    )
 
 
 def _hashes(part: Part, columns: TableColumns, roles: Roles, what: str) -> NDArray[np.float64]:
@@ -173,16 +224,20 @@ class Segment:
         weights: of useful rows, by fold and, last, of all that are not set apart.
         rows, useful: rows that some member trains on, and those of them that count.
         missing: whether a target is missing somewhere.
+        lacking: whether a column of numbers lacks one in any row, whatever the row is for: all
+            rows are encoded.
     """
 
     moments: Moments | None = None
     quantiles: list[Any] = field(default_factory=list)
     categories: dict[int, Counter[Any]] = field(default_factory=dict)
     apart: dict[str, list["pa.Table"]] = field(default_factory=dict)
-    weights: NDArray[np.float64] = field(default_factory=lambda: np.zeros(1))
+    # A sum of large weights would overflow a double.
+    weights: NDArray[Any] = field(default_factory=lambda: np.zeros(1, np.longdouble))
     rows: int = 0
     useful: int = 0
     missing: bool = False
+    lacking: NDArray[np.bool_] | None = None
 
     def merge(self, other: "Segment") -> None:
         """Add what was found in the row groups that follow."""
@@ -199,6 +254,8 @@ class Segment:
         self.weights = self.weights + other.weights
         self.rows, self.useful = self.rows + other.rows, self.useful + other.useful
         self.missing = self.missing or other.missing
+        if other.lacking is not None:
+            self.lacking = other.lacking if self.lacking is None else self.lacking | other.lacking
 
 
 def segments(shards: Shards) -> list[range]:
@@ -221,7 +278,7 @@ def survey_segment(
     shards: Shards, pieces: Sequence[int], columns: TableColumns, roles: Roles
 ) -> Segment:
     """Return what is found in some row groups."""
-    found = Segment(weights=np.zeros(roles.n_folds + 1))
+    found = Segment(weights=np.zeros(roles.n_folds + 1, np.longdouble))
     sketches: list[Sketch] = []
     for block in blocks(shards, pieces, columns, roles):
         useful = block.useful
@@ -233,6 +290,8 @@ def survey_segment(
             found.moments = moments if found.moments is None else found.moments.merged(moments)
             for sketch, column in zip(sketches, numbers.T, strict=True):
                 sketch.add(column)
+        lacking = np.asarray(np.isnan(block.table.numbers).any(0))
+        found.lacking = lacking if found.lacking is None else found.lacking | lacking
         _count(found, block, roles, trained)
         _set_apart(found, block, columns, roles, useful)
     found.quantiles = [sketch.passed_on() for sketch in sketches]
@@ -254,9 +313,9 @@ def _count(found: Segment, block: Block, roles: Roles, trained: NDArray[np.bool_
     found.useful += int(trained.sum())
     found.missing = found.missing or bool(np.isnan(block.target[trained]).any())
     weights = np.where((block.roles >= TRAINING) & block.useful, block.weights, 0.0)
-    found.weights[-1] += weights.sum()
+    found.weights[-1] += weights.sum(dtype=np.longdouble)
     for fold in range(len(found.weights) - 1):
-        found.weights[fold] += weights[block.roles == fold].sum()
+        found.weights[fold] += weights[block.roles == fold].sum(dtype=np.longdouble)
 
 
 def _set_apart(
@@ -271,7 +330,7 @@ def _set_apart(
         "sample": _hashes(block.part, columns, roles, "sample"),
     }
     for name, values in hashes.items():
-        table = table.append_column(f"{name}\0", pa.array(values))
+        table = table.append_column(_hidden(name, columns), pa.array(values))
     picked = {
         "test": (block.roles == TEST) & useful,
         "calibration": (block.roles == CALIBRATION) & useful,
@@ -282,6 +341,13 @@ def _set_apart(
     for name, chosen in picked.items():
         if chosen.any():
             found.apart.setdefault(name, []).append(table.filter(pa.array(chosen)))
+
+
+def _hidden(name: str, columns: TableColumns) -> str:
+    """Return a name for a column of ours that is none of the table's."""
+    while name in columns.names:
+        name += "\0"
+    return name
 
 
 class Apart(NamedTuple):
@@ -312,27 +378,41 @@ class Survey:
                 expected="some with an observed target and a weight above zero were expected",
                 fix="Check the columns, and what is held out.",
             )
+        for name, count in zip(
+            columns.targets, found.moments.count[-len(columns.targets) :], strict=True
+        ):
+            if not count:
+                raise _valueless(name)
         self.encoder = self._encoder()
+        # A power of two, by which weights are divided before anything is done with them.
+        _, exponent = np.frexp(found.weights[-1] / shards.n_rows)
+        self._exponent = int(exponent)
+
+    @property
+    def weights(self) -> NDArray[np.float64]:
+        """The weights of training rows, by fold and, last, in all; see `scaled`."""
+        return np.ldexp(self.found.weights, -self._exponent).astype(np.float64)
+
+    def scaled(self, weights: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return weights in a unit of which their sums are neither too large nor too small."""
+        return np.ldexp(weights, -self._exponent)
 
     def _encoder(self) -> TableEncoder:
         found = self.found
         features: list[Numbers | Categories] = []
         assert found.moments is not None  # checked above
-        numbers = iter(zip(found.moments.count, found.quantiles, strict=True))
+        assert found.lacking is not None  # with the moments
+        every = zip(found.moments.count, found.quantiles, found.lacking, strict=False)
+        numbers = iter(every)
         for place, name in enumerate(self.columns.conditions):
             if self.shards.kinds[name] != "numbers":
                 counter = found.categories.get(place, Counter())
                 features.append(_categories(counter, name))
                 continue
-            count, sketch = next(numbers)
+            count, sketch, lacking = next(numbers)
             if not count:
-                raise ArgumentError(
-                    "the table",
-                    got=f"has no value at all in column {name!r}",
-                    expected="at least one is needed",
-                    fix="Drop the column.",
-                )
-            fill = None if count == found.useful else float(sketch.quantiles([0.5])[0])
+                raise _valueless(name)
+            fill = float(sketch.quantiles([0.5])[0]) if lacking else None
             features.append(Numbers(fill))
         return TableEncoder(tuple(features), tuple(self.columns.conditions))
 
@@ -363,8 +443,8 @@ class Survey:
         return Apart(
             self.rows(table),
             table.select(self.columns.names),
-            _numbers(table["role\0"]).astype(np.int64),
-            _numbers(table["fold\0"]),
+            _numbers(table[_hidden("role", self.columns)]).astype(np.int64),
+            _numbers(table[_hidden("fold", self.columns)]),
         )
 
     def statistics(self) -> dict[str, NDArray[np.float64]]:
@@ -436,10 +516,14 @@ def _categories(counter: Counter[Any], name: str) -> Categories:
             fix="If it identifies the rows, drop the column; otherwise group the rare ones.",
         )
     if not values:
-        raise ArgumentError(
-            "the table",
-            got=f"has no value at all in column {name!r}",
-            expected="at least one is needed",
-            fix="Drop the column.",
-        )
+        raise _valueless(name)
     return Categories(tuple(values), None in counter)
+
+
+def _valueless(name: str) -> ArgumentError:
+    return ArgumentError(
+        "the table",
+        got=f"has no value at all in column {name!r} of the rows to train on",
+        expected="at least one is needed",
+        fix="Drop the column.",
+    )

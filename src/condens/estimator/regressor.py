@@ -338,7 +338,7 @@ class MDNRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         seed = Group.current(parameters["device"]).agree(draw_seed(self.random_state))
         opened = open_shards(
             shards if isinstance(shards, Shards) else Shards(shards),
-            TableColumns(tuple(conditions or ()), tuple(targets), sample_weight, groups),
+            TableColumns.of(targets, conditions, sample_weight, groups),
             parameters,
             seed=seed,
             test=fraction,

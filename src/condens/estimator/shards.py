@@ -10,6 +10,7 @@ from torch import Tensor
 from condens.data import TargetColumns
 from condens.data.stream import Shards
 from condens.data.survey import Apart, TableColumns
+from condens.errors import ArgumentError
 from condens.estimator.construction import announced_transforms, combine_settings
 from condens.estimator.inputs import (
     ADJUSTMENT_FRACTION,
@@ -63,9 +64,17 @@ def open_shards(
     )
     inputs = Inputs(survey.encoder, columns.targets, False, transforms)
     trial = combine_settings(parameters, default_settings(len(sample.rows), members))
-    adjustment, calibration = stream.apart("adjustment"), stream.apart("calibration")
+    apart = {name: stream.apart(name) for name in ("adjustment", "calibration", "test")}
+    try:
+        for part in (sample, stream.apart("validation"), *apart.values()):
+            if part is not None:
+                inputs.supported(part.rows, "the table")
+    except ArgumentError:
+        stream.check_targets(transforms)  # which says in which file
+        raise
+    adjustment, calibration = apart["adjustment"], apart["calibration"]
     division = Division(
-        inputs.supported(sample.rows, "the table"),
+        sample.rows,
         None,
         None if adjustment is None else adjustment.rows,
         None if calibration is None else calibration.rows,
@@ -94,4 +103,11 @@ def _folds(sample: Apart, fraction: float) -> Tensor | None:
     # Few groups leave some folds without any.
     _, numbers = np.unique(np.where(folds < count, folds, count), return_inverse=True)
     found = torch.from_numpy(numbers)
+    if not bool(found.any()):
+        raise ArgumentError(
+            "groups",
+            got="are too few to be divided",
+            expected="some to validate on and others to train on were expected",
+            fix="Pass more groups, or validation_fraction=0.",
+        )
     return torch.where(torch.from_numpy(folds < count), found, -1)

@@ -130,7 +130,8 @@ class LoadedRows(Source):
         return self.sample
 
     def check(self, network: DensityNetwork) -> None:
-        """Refuse rows that do not fit the network."""
+        """Refuse rows that do not fit the network, or of which none counts."""
+        self.sample.observed("data")
         for rows in filter(None, (self.sample, self.validation, self.fold_rows)):
             network.check(rows.condition, rows.target)
 
@@ -229,6 +230,13 @@ class LoadedBatches:
                     part = rows.take(torch.arange(begin, end))
                     yield self._batch(part, None, first + begin, len(rows), seed, epoch)
                 first += len(rows)
+            if not first:
+                raise ShapeError(
+                    "data",
+                    got=f"yields no rows in epoch {epoch}",
+                    expected=f"it had {self.source.n_rows} before",
+                    fix="Pass an iterable that can be iterated over again, once in every epoch.",
+                )
             return
         shuffle = Generator().manual_seed(mixed_seed(seed, epoch))
         known = self.source.order
@@ -299,7 +307,15 @@ def _is_plain(loader: "DataLoader[Any] | None") -> bool:
 
 
 def _length(dataset: Any) -> int:
-    return len(dataset)
+    try:
+        return len(dataset)
+    except (TypeError, ValueError, NotImplementedError) as error:
+        raise ArgumentError(
+            "data",
+            got=f"is a {type(dataset).__name__} without a length ({error})",
+            expected="a dataset with __len__ and __getitem__ was expected",
+            fix="Add __len__, or make it an IterableDataset.",
+        ) from error
 
 
 def _bytes(rows: Rows) -> int:

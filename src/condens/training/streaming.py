@@ -29,15 +29,17 @@ from condens.data.survey import (
     segments,
     survey_segment,
 )
-from condens.errors import ArgumentError
+from condens.errors import ArgumentError, CondensError
 from condens.nn import DensityNetwork, Ensemble
 from condens.nn.randomness import mixed_seed
 from condens.nn.scaling import ColumnStatistics
+from condens.scalars import printable
 from condens.training.batches import Batch, Batches, Noise
 from condens.training.distributed import Group
 from condens.training.settings import Settings
 from condens.training.sources import Source
 from condens.training.threads import one_thread
+from condens.transforms import Transform
 
 # Memory of the rows that are shuffled among each other; as much again is read ahead.
 WINDOW_BYTES = 1 << 26
@@ -56,8 +58,9 @@ class Stream(Source):
         sample: training rows that stand for all, in memory.
     """
 
-    def __init__(self, survey: Survey, group: Group) -> None:
+    def __init__(self, survey: Survey, group: Group, n_members: int) -> None:
         self.survey, self.shards, self.group = survey, survey.shards, group
+        self._n_members = n_members
         self.rows_left_out = survey.found.rows - survey.found.useful
         sample = survey.apart("sample")
         if sample is None:
@@ -68,6 +71,30 @@ class Stream(Source):
                 fix="Pass more rows.",
             )
         self.sample: Apart = sample
+        self._check_folds()
+
+    def _check_folds(self) -> None:
+        """Refuse a fold that leaves its members without rows to train on, or to validate on."""
+        weights, held = self.survey.weights, self.apart("validation")
+        for fold in range(self.survey.roles.n_folds):
+            lacks = []
+            if not weights[-1] - weights[fold] > 0 or bool((self.sample.folds == fold).all()):
+                lacks.append("train")
+            if held is not None and not bool((held.folds == fold).any()):
+                lacks.append("validate")
+            if lacks:
+                groups = self.survey.columns.groups is not None
+                raise ArgumentError(
+                    "the table",
+                    got=f"leaves member {fold} no row to {lacks[0]} on"
+                    + (", as all rows of a group are for the same" if groups else ""),
+                    expected="each member validates on some and trains on others",
+                    fix="Pass more rows or groups, fewer members, or validation_fraction=0.",
+                )
+
+    def folds(self) -> list[int]:
+        """Return the fold that each member validates on: there may be fewer than members."""
+        return [member % self.survey.roles.n_folds for member in range(self.n_members)]
 
     @classmethod
     def open(
@@ -97,9 +124,10 @@ class Stream(Source):
             n_members: of the network.
             seed: of the hash that decides what a row is for.
         """
-        others = {*targets, weights, groups}
-        used = conditions or [name for name in shards.columns if name not in others]
-        columns = TableColumns(tuple(used), tuple(targets), weights, groups)
+        columns = TableColumns.of(targets, conditions, weights, groups)
+        if not columns.conditions:
+            others = [name for name in shards.columns if name not in columns.names]
+            columns = columns._replace(conditions=tuple(others))
         _check_columns(shards, columns)
         roles = Roles.of(
             shards.n_rows,
@@ -111,10 +139,10 @@ class Stream(Source):
             n_folds=n_members,
         )
         group = Group.current()
-        found = Segment(weights=np.zeros(n_members + 1))
+        found = Segment(weights=np.zeros(roles.n_folds + 1, np.longdouble))
         for part in _by_segment(shards, group, lambda p: survey_segment(shards, p, columns, roles)):
             found.merge(part)
-        return cls(Survey(shards, columns, roles, found), group)
+        return cls(Survey(shards, columns, roles, found), group, n_members)
 
     def apart(self, name: str) -> Apart | None:
         """Return the rows for "test", "calibration", "adjustment" or "validation", if any."""
@@ -133,7 +161,7 @@ class Stream(Source):
     @property
     def n_members(self) -> int:
         """How many members there are rows to validate for."""
-        return self.survey.roles.n_folds
+        return self._n_members
 
     def check(self, network: DensityNetwork) -> None:
         """Refuse a network of other columns or another number of members."""
@@ -161,7 +189,7 @@ class Stream(Source):
             network.extend_range(ends)
             return
         folds = torch.from_numpy(self.sample.folds)
-        parts = [(folds != member).nonzero()[:, 0] for member in range(self.n_members)]
+        parts = [(folds != fold).nonzero()[:, 0] for fold in self.folds()]
         network.prepare(
             *rows[:2],
             generator=Generator().manual_seed(settings.seed),
@@ -178,14 +206,7 @@ class Stream(Source):
             return batches, None
         device = network.target_scaling.scale.device
         folds = torch.from_numpy(held.folds)
-        parts = [(folds == m).nonzero()[:, 0].to(device) for m in range(self.n_members)]
-        if not all(map(len, parts)):
-            raise ArgumentError(
-                "validation",
-                got=f"leaves a member without rows, {[len(part) for part in parts]}",
-                expected="each validates on some",
-                fix="Pass a larger fraction, or fewer members.",
-            )
+        parts = [(folds == fold).nonzero()[:, 0].to(device) for fold in self.folds()]
         validation = Batches(network, held.rows.to(device), parts)
         _give_back_freed()
         return batches, validation
@@ -229,23 +250,21 @@ class Stream(Source):
         scales = network.target_scaling.scale.log().cpu()
         if network.transforms is None and self.survey.complete:
             return [float(scales.sum())] * self.n_members
-        found, total = self._second_pass(network), self.survey.found.weights
+        found, total = self._second_pass(network), self.survey.weights
         weighted = found.observed @ scales.numpy() - found.slopes
-        return [
-            float((weighted[-1] - weighted[m]) / (total[-1] - total[m]))
-            for m in range(self.n_members)
-        ]
+        return [float((weighted[-1] - weighted[m]) / (total[-1] - total[m])) for m in self.folds()]
 
     def _second_pass(self, network: DensityNetwork) -> "_Targets":
         """Return sums over the targets of all training rows, as the network transforms them."""
         key = tuple(map(repr, network.transforms or ()))
         if key not in self._passes:
-            found = _Targets.none(self.n_members, len(self.survey.columns.targets))
             columns, roles = self.survey.columns, self.survey.roles
+            found = _Targets.none(roles.n_folds, len(columns.targets))
 
             def look(pieces: Sequence[int]) -> _Targets:
-                one = _Targets.none(self.n_members, len(columns.targets))
-                for part in _target_blocks(self.shards, pieces, columns, roles):
+                one = _Targets.none(roles.n_folds, len(columns.targets))
+                for part in _target_blocks(self.survey, pieces):
+                    self._check_targets(part, network.transforms or ())
                     one.add(part, network)
                 return one
 
@@ -253,6 +272,30 @@ class Stream(Source):
                 found.merge(one)
             self._passes[key] = found
         return self._passes[key]
+
+    def check_targets(self, transforms: Sequence[Transform]) -> None:
+        """Refuse targets outside the support of their transforms, by their file and row.
+
+        Of all rows that count, whatever they are for, in this process.
+        """
+        for rows in _target_blocks(self.survey, range(len(self.shards.pieces))):
+            self._check_targets(rows, transforms)
+
+    def _check_targets(self, rows: "_TargetRows", transforms: Sequence[Transform]) -> None:
+        for name, transform, values in zip(
+            self.survey.columns.targets, transforms, rows.target.unbind(1), strict=False
+        ):
+            wrong = ~(transform.contains(values) | values.isnan()) & rows.useful
+            if bool(wrong.any()):
+                row = int(wrong.int().argmax())
+                where = f"in row {rows.first + row}, column {name!r}"
+                try:  # whose words say what to do
+                    transform.check("the table", values[row])
+                except ArgumentError as error:
+                    reason = str(error).partition(", but ")[2]
+                    path = printable(str(self.shards.paths[rows.file]))
+                    got = f"{path} has {float(values[row]):g} {where}"
+                    raise ArgumentError(f"{got}, but {reason}") from None
 
     @cached_property
     def _passes(self) -> dict[Any, "_Targets"]:
@@ -272,6 +315,28 @@ def _give_back_freed() -> None:
 
 
 def _check_columns(shards: Shards, columns: TableColumns) -> None:
+    if not columns.targets:
+        raise ArgumentError(
+            "targets",
+            got="is empty",
+            expected="the name of a column at least was expected",
+            fix="Name the columns to predict.",
+        )
+    both = [n for n in columns.targets if n in (*columns.conditions, columns.weights)]
+    if both:
+        raise ArgumentError(
+            f"the column {both[0]!r}",
+            got="is a target, and also a condition or the weights",
+            expected="it can be only one of these",
+            fix="Leave it out of either.",
+        )
+    if not columns.conditions:
+        raise ArgumentError(
+            "the shards",
+            got="have no column beside the targets, the weights and the groups",
+            expected="a condition at least is needed",
+            fix="Add one, such as a column of zeros for a density without conditions.",
+        )
     for name in columns.names:
         if name not in shards.kinds:
             raise ArgumentError(
@@ -293,9 +358,17 @@ def _check_columns(shards: Shards, columns: TableColumns) -> None:
 def _by_segment(shards: Shards, group: Group, look: Callable[[Sequence[int]], T]) -> Iterator[T]:
     """Return what is found in each segment, in their order; every process looks at some."""
     every = segments(shards)
-    ours = {number: look(every[number]) for number in range(group.rank, len(every), group.size)}
+    ours: dict[int, T] | CondensError
+    try:
+        ours = {number: look(every[number]) for number in range(group.rank, len(every), group.size)}
+    except CondensError as error:  # which the others need to know: they wait
+        if group.alone:
+            raise
+        ours = error
     found: dict[int, T] = {}
     for theirs in group.gather(ours):
+        if isinstance(theirs, CondensError):
+            raise theirs
         found |= theirs
     return (found[number] for number in range(len(every)))
 
@@ -303,7 +376,8 @@ def _by_segment(shards: Shards, group: Group, look: Callable[[Sequence[int]], T]
 class _TargetRows(NamedTuple):
     """Targets [n, D], weights [n] and roles [n] of rows; those that do not count have weight 0.
 
-    Some member trains on the rows that are `trained` [n].
+    Some member trains on the rows that are `trained` [n]; those that are `useful` [n] count for
+    something.
     """
 
     file: int
@@ -312,20 +386,21 @@ class _TargetRows(NamedTuple):
     weights: np.ndarray[Any, np.dtype[np.float64]]
     roles: np.ndarray[Any, np.dtype[np.int64]]
     trained: np.ndarray[Any, np.dtype[np.bool_]]
+    useful: Tensor
 
 
-def _target_blocks(
-    shards: Shards, pieces: Sequence[int], columns: TableColumns, roles: Roles
-) -> Iterator[_TargetRows]:
+def _target_blocks(survey: Survey, pieces: Sequence[int]) -> Iterator[_TargetRows]:
+    columns, roles = survey.columns, survey.roles
     # A table has a column at least: the first target stands for the conditions.
     some = columns._replace(conditions=columns.targets[:1])
-    for block in blocks(shards, pieces, some, roles):
+    for block in blocks(survey.shards, pieces, some, roles):
         counts = block.useful & (block.roles >= TRAINING)
-        weights = np.where(counts, block.weights, 0.0)
+        weights = np.where(counts, survey.scaled(block.weights), 0.0)
         target = torch.from_numpy(block.target)
         trained = counts & roles.trained(block.roles)
         place = block.part.file, block.part.first
-        yield _TargetRows(*place, target, weights, block.roles, trained)
+        useful = torch.from_numpy(block.useful)
+        yield _TargetRows(*place, target, weights, block.roles, trained, useful)
 
 
 class _Targets:
@@ -340,11 +415,6 @@ class _Targets:
 
     def add(self, rows: _TargetRows, network: DensityNetwork) -> None:
         counts = torch.from_numpy(rows.weights > 0)
-        for column, transform in enumerate(network.transforms or ()):
-            transform.check(
-                f"target {network.names[column] if network.names else column}",
-                rows.target[counts, column],
-            )
         seed = mixed_seed("targets", rows.file, rows.first)
         device = network.target_scaling.scale.device
         generator = Generator(device).manual_seed(seed)
@@ -379,10 +449,10 @@ class StreamedBatches:
         self.stream, self.network, self.offsets = stream, network, offsets
         self.shards, self.complete = stream.shards, stream.survey.complete
         survey = stream.survey
-        total = survey.found.weights
+        total = survey.weights
         # By which the weights of all rows have mean one, of each member.
         rows = self.shards.n_rows
-        self.factors = [float(rows / (total[-1] - total[m])) for m in range(stream.n_members)]
+        self.factors = [float(rows / (total[-1] - total[m])) for m in stream.folds()]
         self.device, self.dtype = network.target_scaling.scale.device, network.dtype
         size = torch.empty(0, dtype=self.dtype).element_size()
         columns = survey.encoder.columns + network.dimensions + stream.n_members
@@ -498,10 +568,10 @@ class StreamedBatches:
 
     def _weights(self, block: Block) -> Tensor:
         counts = (block.roles >= TRAINING) & block.useful
-        weights = np.where(counts, block.weights, 0.0)
+        weights = np.where(counts, self.stream.survey.scaled(block.weights), 0.0)
         each = [
-            np.where(block.roles == member, 0.0, weights * factor)
-            for member, factor in enumerate(self.factors)
+            np.where(block.roles == fold, 0.0, weights * factor)
+            for fold, factor in zip(self.stream.folds(), self.factors, strict=True)
         ]
         return torch.from_numpy(np.stack(each, 1)).to(self.device, self.dtype)
 
