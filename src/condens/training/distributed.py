@@ -24,7 +24,6 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch import distributed as dist
-from torch._C._distributed_c10d import PrefixStore, TCPStore
 
 from condens.errors import ArgumentError, ProcessError
 
@@ -236,6 +235,8 @@ def _rendezvous(limit: datetime.timedelta) -> dict[str, Any]:
 
     An agent that starts its workers again keeps the store, with the addresses of the dead ones.
     """
+    from torch._C._distributed_c10d import PrefixStore, TCPStore
+
     given = os.environ
     if given.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
         return {}
