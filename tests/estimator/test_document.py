@@ -283,7 +283,10 @@ def search(tmp_path, original, kind, count, seed):
     return loaded
 
 
-@pytest.mark.parametrize("kind", DAMAGED)
+@pytest.mark.parametrize(
+    "kind",
+    [pytest.param(k, marks=pytest.mark.slow if k in ("tied", "backbone") else ()) for k in DAMAGED],
+)
 def test_documents_with_a_right_hash(tmp_path, originals, kind):
     assert 0 < search(tmp_path, originals(kind), kind, 60, seed=1) < 45
 

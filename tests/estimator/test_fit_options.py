@@ -501,8 +501,10 @@ def dropouts(model):
 # With seeds 0 to 2 the kind that is not chosen is worse by 0.25 nats at least.
 @pytest.mark.parametrize(
     ("x", "y", "width", "epochs", "chosen"),
-    [(FLAT[:, :1], STEPS, 16, 60, 24), (FLAT, LINE, 32, 100, 0)],
-    ids=["steps", "line"],
+    [
+        pytest.param(FLAT[:, :1], STEPS, 16, 60, 24, id="steps"),
+        pytest.param(FLAT, LINE, 32, 100, 0, id="line", marks=pytest.mark.slow),
+    ],
 )
 def test_validation_rows_choose_bins(x, y, width, epochs, chosen, tmp_path):
     settings = Settings(epochs=epochs, batch_size=32, learning_rate=0.01)
@@ -522,7 +524,7 @@ def test_validation_rows_choose_bins(x, y, width, epochs, chosen, tmp_path):
         model.set_params(n_bins=24 - chosen).fit(x, y)
 
 
-@pytest.mark.parametrize("n_members", [1, 2])
+@pytest.mark.parametrize("n_members", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_bins_as_they_are_asked_for(n_members):
     for n_bins, dropout, expected in (
         (0, None, 0.0),
@@ -554,7 +556,7 @@ NOISY_X = RNG.normal(size=(240, 2))
 NOISY_Y = NOISY_X[:, :1] + RNG.normal(size=(240, 6))
 
 
-@pytest.mark.parametrize("n_members", [1, 4])
+@pytest.mark.parametrize("n_members", [pytest.param(1, marks=pytest.mark.slow), 4])
 def test_a_linear_model_that_is_better_is_where_networks_start(n_members, tmp_path):
     """Six noisy targets of 240 rows: networks learn their noise before their slope."""
     options = {"width": 64, "n_members": n_members, "n_bins": 0, "n_components": 1}
@@ -683,7 +685,7 @@ def interrupt_after(epochs):
         {"dropout": 0.2, "calibration_fraction": 0.2},
         {"splitter": TimeSeriesSplit(5)},
         {"n_components": "auto"},
-        {"n_components": "auto", "n_members": 2},
+        pytest.param({"n_components": "auto", "n_members": 2}, marks=pytest.mark.slow),
     ],
     ids=str,
 )

@@ -195,7 +195,7 @@ ROWS = (
             "threads",
         ),
         packages=("torch", "numpy", "safetensors"),
-        lazy=("matplotlib",),
+        lazy=("matplotlib", "pyarrow"),
     ),
     Row(
         5,

@@ -304,7 +304,7 @@ def test_mixture(written, name):
 
 
 @pytest.mark.parametrize(
-    "name", [SLOW("full"), "transforms", SLOW("years"), SLOW("diagonal"), SLOW("one")]
+    "name", [SLOW("full"), SLOW("transforms"), SLOW("years"), SLOW("diagonal"), "one"]
 )
 def test_draws(written, name):
     file = written(name, "sample")

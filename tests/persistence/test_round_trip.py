@@ -78,6 +78,7 @@ TRUTH = st.booleans() | st.sampled_from((np.True_, np.False_))
 SETTINGS = {
     "epochs": wholes(1, 2**63 - 1),
     "batch_size": wholes(1, 2**63 - 1) | st.just("rule"),
+    "accumulation": wholes(1, 2**63 - 1),
     "learning_rate": POSITIVE,
     "schedule": st.sampled_from(("cosine", "plateau", "constant", np.str_("plateau"))),
     "warmup_steps": wholes(0, 2**63 - 1),

@@ -31,7 +31,13 @@ def enclosed(axes, density, coverages, n_samples=100_000):
 
 
 @pytest.mark.parametrize(
-    "kinds", [None, ["positive", "real"], ["unit", "real"], ["positive", "positive"]]
+    "kinds",
+    [
+        None,
+        ["positive", "real"],
+        pytest.param(["unit", "real"], marks=pytest.mark.slow),
+        pytest.param(["positive", "positive"], marks=pytest.mark.slow),
+    ],
 )
 def test_contours_enclose_the_stated_coverage(kinds):
     density = mixture(2, kinds=kinds, seed=3, spread=1.0)

@@ -60,6 +60,7 @@ def iterable_task():
     return processes.outcome(network, history)
 
 
+@pytest.mark.slow
 def test_images_are_learned_from_a_dataset_with_workers(tmp_path):
     network = images_network()
     loader = DataLoader(Images(), batch_size=32, num_workers=1, shuffle=True)
