@@ -260,9 +260,9 @@ class Stream(Source):
 
 
 def _give_back_freed() -> None:
-    """Give the system the memory that the survey and the start have freed, 100 MB and more.
+    """Give the system the memory that a survey, or the reading of a window, has freed.
 
-    The C library keeps it in pieces that are too small for a window.
+    The C library keeps it, 100 MB and more, in pieces that are too small for a window.
     """
     import pyarrow as pa
 
@@ -416,7 +416,9 @@ class StreamedBatches:
                 seeds = [mixed_seed(seed, "window", epoch, lane, number) for lane in lanes]
                 parts = [lane.take(rows) for lane in lanes.values()]
                 # In a call of its own: while the batches are in use, nothing here holds them.
-                yield self._window(plan, number, list(zip(parts, seeds, strict=True)))
+                made = [self._window(plan, number, list(zip(parts, seeds, strict=True)))]
+                _give_back_freed()
+                yield made.pop()
 
     def _window(
         self, plan: "_Plan", number: int, lanes: Sequence[tuple[Iterator[Part], int]]
