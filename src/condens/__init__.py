@@ -39,6 +39,7 @@ __all__ = [
     "plots",
     "training",
     "transforms",
+    "tuning",
 ]
 
 # Torch takes seconds to load, so a name is imported when it is first used (SPEC 1 of Scientific
@@ -59,6 +60,7 @@ if TYPE_CHECKING:
         plots,
         training,
         transforms,
+        tuning,
     )
     from condens.distributions.base import Mixture
     from condens.distributions.gaussian import GaussianMixture

@@ -72,8 +72,16 @@ class TrainingError(CondensError):
         self.reason = reason
 
 
+class ProcessError(CondensError):
+    """Another process of a run has ended, or does not answer."""
+
+
 class RunDirectoryError(CondensError):
     """A run directory that is in use, damaged, or of another run."""
+
+
+class StudyError(CondensError):
+    """A study of `condens.tuning` that cannot be joined, or whose storage does not answer."""
 
 
 class ModelFileError(CondensError):

@@ -102,7 +102,7 @@ def writing(path: Path) -> Iterator[BinaryIO]:
     killed writer left is removed by the next write in that directory. A link at `path` is
     replaced.
     """
-    _remove_parts(path.parent)
+    remove_parts(path.parent)
     part, descriptor = _new_part(path.parent)
     try:
         with os.fdopen(descriptor, "wb") as file:
@@ -159,7 +159,7 @@ def _new_part(directory: Path) -> tuple[Path, int]:
         os.close(descriptor)
 
 
-def _remove_parts(directory: Path) -> None:
+def remove_parts(directory: Path) -> None:
     """Remove what killed writers left: files of condens that nobody holds a lock on."""
     if os.name != "posix":
         return

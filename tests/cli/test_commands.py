@@ -6,8 +6,10 @@ import json
 import os
 import re
 import shlex
+import shutil
 import signal
 import urllib.request
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -22,12 +24,21 @@ TARGETS = ["lat", "lon"]
 CONDITIONS = ["rooms", "kind", "price"]
 
 
-def example_of(name):
-    """Return the arguments in the example of a command's help."""
+def examples_of(name):
+    """Return the arguments in each of the examples of a command's help."""
     (command,) = [each for each in COMMANDS if each.__name__ == name]
-    program, *arguments = shlex.split(" ".join(command.__doc__.split("Example:")[1].split()))
-    assert (program, arguments[0]) == ("condens", name)
-    return arguments
+    found = []
+    for text in command.__doc__.split("Example:")[1:]:
+        program, *arguments = shlex.split(" ".join(text.split()))
+        assert (program, arguments[0]) == ("condens", name)
+        found.append(arguments)
+    return found
+
+
+def example_of(name):
+    """Return the arguments in the only example of a command's help."""
+    (only,) = examples_of(name)
+    return only
 
 
 def parsed(text):
@@ -49,19 +60,26 @@ class TestHelp:
     def test_ends_with_an_example(self, call, command):
         code, out, _ = call(command.__name__, "--help")
         assert code == 0
-        assert re.search(rf"Example: condens {command.__name__} ?", " ".join(out.split()))
+        shown = " ".join(out.split())
+        for arguments in examples_of(command.__name__) or [None]:
+            assert f"Example: condens {' '.join(arguments)}" in shown.replace("'", "")
 
     @pytest.mark.parametrize(
         "command",
         [each for each in COMMANDS if each.__name__ not in ("explore", "serve", "demo", "export")],
         ids=lambda command: command.__name__,
     )
-    @pytest.mark.usefixtures("houses")
-    def test_the_example_runs(self, call, command):
-        arguments = example_of(command.__name__)
-        more = ["--members", "1", "--epochs", "2", "--force"] if arguments[0] == "fit" else []
-        code, _, err = call(*arguments, *more)
-        assert (code, "Error" in err) == (0, False), err
+    def test_the_examples_run(self, call, houses, command):
+        (houses / "shards").mkdir()
+        for name in ("a", "b"):
+            shutil.copy("new.csv", f"shards/{name}.csv")
+        more = {
+            "fit": ["--members", "1", "--epochs", "2", "--force"],
+            "tune": ["--members", "1", "--epochs", "1", "--trials", "1"],
+        }
+        for arguments in examples_of(command.__name__):
+            code, _, err = call(*arguments, *more.get(arguments[0], []))
+            assert (code, "Error" in err) == (0, False), err
 
     def test_all_commands_are_there(self):
         assert {each.name or each.callback.__name__ for each in app.registered_commands} == {
@@ -235,18 +253,49 @@ class TestPredict:
         assert "'kind'" in err
 
 
-def test_draws_have_the_seed_of_their_row(call, houses):
-    out = call("sample", "model.condens", "new.csv", "-n", "200").out
-    found = parsed(out)
-    assert list(found.columns) == ["row", "draw", "lat", "lon"]
-    assert len(found) == 40 * 200
-    assert found["draw"].max() == 199
-    model, new = condens.load("model.condens"), pd.read_csv("new.csv")
-    mean = found.groupby("row")[TARGETS].mean().to_numpy()
-    deviation = model.predict(new[CONDITIONS], return_std=True)[1]
-    assert (np.abs(mean - model.predict(new[CONDITIONS])) < 6 * deviation / 200**0.5).all()
-    assert call("sample", "model.condens", "new.csv", "-n", "200").out == out
-    assert call("sample", "model.condens", "new.csv", "-n", "200", "--seed", "1").out != out
+class TestSample:
+    def test_draws_are_those_of_the_densities(self, call, model, new):
+        out = call("sample", "model.condens", "new.csv", "-n", "200").out
+        found = parsed(out)
+        assert list(found.columns) == ["row", "draw", "lat", "lon"]
+        assert found["row"].tolist() == np.repeat(np.arange(40), 200).tolist()
+        assert found["draw"].tolist() == [*range(200)] * 40
+        mean = found.groupby("row")[TARGETS].mean().to_numpy()
+        deviation = model.predict(new[CONDITIONS], return_std=True)[1]
+        assert (np.abs(mean - model.predict(new[CONDITIONS])) < 6 * deviation / 200**0.5).all()
+        assert call("sample", "model.condens", "new.csv", "-n", "200").out == out
+
+    def test_no_two_rows_or_seeds_share_a_draw(self, call, new, monkeypatch):
+        """Of rows that are all alike, so that equal random numbers would be equal draws."""
+        monkeypatch.setattr("condens.cli.sample.NUMBERS_PER_BLOCK", 4 * 5 * 2)  # 4 rows at a time
+        Path("same").mkdir()
+        for name in "ab":
+            new.iloc[[0] * 23].to_csv(f"same/{name}.csv", index=False)
+        drawn = []
+        for seed in (0, 1, 4, 8, 2**32 - 1):
+            options = ["-n", "5", "--seed", str(seed)]
+            found = parsed(call("sample", "model.condens", "same/a.csv", *options).out)
+            assert len(found) == 23 * 5
+            drawn += found["lat"].tolist()
+        assert call("sample", "model.condens", "same", "-n", "5", "-o", "out").code == 0
+        for name in "ab":  # in many tables, each has draws of its own
+            drawn += pd.read_csv(f"out/{name}.csv")["lat"].tolist()
+        assert len(drawn) == 7 * 23 * 5
+        assert len({*drawn}) == len(drawn)
+
+    def test_draws_depend_on_no_format_and_no_batches(self, call, new, monkeypatch):
+        from condens.data import formats, text
+
+        monkeypatch.setattr("condens.cli.sample.NUMBERS_PER_BLOCK", 7 * 3 * 2)  # 7 rows at a time
+        first = call("sample", "model.condens", "new.csv", "-n", "3").out
+        new.to_parquet("new.parquet", row_group_size=11)
+        new.to_feather("new.arrow")
+        new.to_json("new.jsonl", orient="records", lines=True)
+        monkeypatch.setattr(text, "BLOCK_BYTES", 300)
+        monkeypatch.setattr(formats, "ROWS_PER_BATCH", 9)
+        for ending in ("csv", "parquet", "arrow", "jsonl"):
+            found = call("sample", "model.condens", f"new.{ending}", "-n", "3")
+            assert (found.code, found.out) == (0, first), ending
 
 
 class TestQuery:

@@ -80,6 +80,15 @@ def test_debug_shows_where(tmp_path, monkeypatch):
         run(["info", "nothing.condens", "--debug"])
 
 
+def refused_with_all_as_before(call, directory, arguments):
+    """Return the error of a command that changes no file."""
+    before = {path.name: path.read_bytes() for path in directory.iterdir()}
+    code, out, err = call(*arguments)
+    assert (code, out, err.count("\n")) == (1, "", 1)
+    assert {path.name: path.read_bytes() for path in directory.iterdir()} == before
+    return err
+
+
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -93,11 +102,8 @@ def test_debug_shows_where(tmp_path, monkeypatch):
 )
 def test_nothing_is_overwritten_unasked(call, houses, arguments):
     (houses / "there.csv").write_text("a\n1\n")
-    before = {path.name: path.read_bytes() for path in houses.iterdir()}
-    code, _, err = call(*arguments)
-    assert code == 1
+    err = refused_with_all_as_before(call, houses, arguments)
     assert "exists, but nothing is overwritten unasked. Pass --force" in err
-    assert {path.name: path.read_bytes() for path in houses.iterdir()} == before
 
 
 @pytest.mark.parametrize(
@@ -106,6 +112,7 @@ def test_nothing_is_overwritten_unasked(call, houses, arguments):
         ["fit", "houses.csv", *FIT, "-o", "houses.csv"],
         ["predict", "model.condens", "new.csv", "-o", "./new.csv"],
         ["sample", "model.condens", "new.csv", "-o", "link.csv"],
+        ["predict", "model.condens", "new.csv", "-o", "./"],
         ["evaluate", "model.condens", "new.csv", "--json", "model.condens"],
         ["plot", "model.condens", "new.csv", "-o", "new.csv"],
         ["export", "model.condens", "--onnx", "model.condens"],
@@ -114,11 +121,8 @@ def test_nothing_is_overwritten_unasked(call, houses, arguments):
 )
 def test_what_is_read_is_not_overwritten_even_by_force(call, houses, arguments):
     (houses / "link.csv").symlink_to("new.csv")
-    before = {path.name: path.read_bytes() for path in houses.iterdir()}
-    code, out, err = call(*arguments, "--force")
-    assert (code, out, err.count("\n")) == (1, "", 1)
+    err = refused_with_all_as_before(call, houses, [*arguments, "--force"])
     assert "is a file that this command reads" in err
-    assert {path.name: path.read_bytes() for path in houses.iterdir()} == before
 
 
 @pytest.mark.parametrize(
@@ -132,7 +136,7 @@ def test_what_is_read_is_not_overwritten_even_by_force(call, houses, arguments):
         (["--weights", "kind"], "houses.csv holds '"),
         (
             ["--weights", "offset"],
-            "--weights has -1 in row 230, counted from 0, but numbers from 0",
+            "--weights has -1 at index [230], but numbers from 0",
         ),
         (["--components", "0"], "--components is 0, but at least 1"),
         (["--calibrate", "1"], "--calibrate is 1.0, but a fraction"),
@@ -141,17 +145,35 @@ def test_what_is_read_is_not_overwritten_even_by_force(call, houses, arguments):
         (["--transform", "offset=count"], "the column 'offset' has -1 at index [230], but whole"),
         (["--dates", "maybe"], "--dates is 'maybe'"),
         (["--settings", "no.toml"], "no.toml: No such file or directory. Check the path."),
+        (["--settings", "model.toml"], "model.toml: [model] width is 0, but"),
+        (["--settings", "training.toml"], "training.toml: [training] clip is -1"),
+        (["--settings", "kind.toml"], "kind.toml: [training] epochs is 'many', but"),
     ],
     ids=lambda value: value if isinstance(value, str) else " ".join(value),
 )
 def test_errors_name_what_was_typed(call, houses, arguments, message):
     table = pd.read_csv("houses.csv")
     table["offset"] = np.where(table.index == 230, -1, 1)
+    Path("model.toml").write_text("[model]\nwidth = 0\n")
+    Path("training.toml").write_text("[training]\nclip = -1\n")
+    Path("kind.toml").write_text('[training]\nepochs = "many"\n')
     table.to_csv("houses.csv", index=False)
     target = "offset" if "offset=count" in arguments else "lat"
     code, out, err = call("fit", "houses.csv", "-t", target, *arguments, "-o", "m.condens")
     assert (code, out, err.count("\n")) == (1, "", 1)
     assert err.startswith(f"Error: {message}")
+
+
+@pytest.mark.parametrize("name", ["when.csv", "shards"])
+def test_the_remedy_for_dates_is_an_option(call, houses, name):
+    Path("shards").mkdir()
+    table = pd.read_csv("new.csv").assign(price="2024-05-01")
+    table.to_csv("when.csv", index=False)
+    table.to_csv("shards/when.csv", index=False)
+    code, _, err = call("predict", "model.condens", name, "-o", "out.csv" if "." in name else "o")
+    assert code == 1
+    assert "when.csv holds '2024-05-01' in line 2, column 'price'" in err
+    assert "pass --dates seconds, or leave the column out." in err
 
 
 @pytest.mark.parametrize(
@@ -194,16 +216,25 @@ def test_weights_may_be_a_condition(call, houses):
     assert (found.code, found.err) == (0, "")
 
 
-def test_a_warning_is_said_once_in_one_line(call, houses, monkeypatch):
-    from condens.cli import sample
-
-    monkeypatch.setattr(sample, "NUMBERS_AT_A_TIME", 10)  # in several parts
-    pd.read_csv("new.csv").assign(price=1e12).to_csv("far.csv", index=False)
+@pytest.mark.usefixtures("houses")
+def test_a_warning_is_said_once_and_counts_all_parts(call, monkeypatch):
+    monkeypatch.setattr("condens.cli.sample.NUMBERS_PER_BLOCK", 10)
+    monkeypatch.setattr("condens.cli.predict.ROWS_PER_BLOCK", 7)
+    table = pd.read_csv("new.csv")
+    table.assign(price=table["price"].where(table.index % 4 > 0, 1e12)).to_csv(
+        "far.csv", index=False
+    )
     for arguments in (["predict", "-q", "0.5", "-i", "0.9"], ["sample", "-n", "1"]):
         command, *options = arguments
         code, _, err = call(command, "model.condens", "far.csv", *options)
         assert (code, err.count("\n")) == (0, 1)
-        assert err.startswith("Warning: The table is far outside the rows of the fit in ")
+        assert err.startswith(
+            "Warning: The table is far outside the rows of the fit in 10 of 40 row(s): "
+            "column 'price' in 10 row(s), where "
+        )
+    _, _, err = call("predict", "model.condens", "far.csv", "new.csv", "-o", "out")
+    assert err.count("Warning: ") == 1
+    assert "The table is far outside the rows of the fit in 10 of 80 row(s): " in err
 
 
 def test_the_verdict_alone_has_the_warnings_of_the_training(call, tmp_path):

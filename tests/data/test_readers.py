@@ -538,15 +538,49 @@ def test_any_bytes_are_read_or_refused(data, kind):
             assert all(len(part) for part in ([found] if read is read_table else found))
 
 
-@pytest.mark.parametrize("write", [as_parquet, as_feather, as_stream])
+LARGER = pa.table(
+    {
+        "x": [i / 7 for i in range(40)],
+        "y": [f"town {i}" for i in range(40)],
+        "z": [*range(40)],
+    }
+)
+FORMAT = {as_parquet: "parquet", as_feather: "arrow", as_stream: "arrow"}
+
+
+@pytest.mark.parametrize("write", FORMAT)
 def test_damaged_files_are_read_or_refused(write):
-    data, random = write(TABLE), np.random.default_rng(0)
+    data, random = write(LARGER), np.random.default_rng(0)
+    refused = 0
     for _ in range(150):
         broken = bytearray(data)
         for place in random.integers(len(data), size=3):
             broken[place] = random.integers(256)
-        with suppress(TableFileError):
-            read_table(io.BytesIO(broken), numeric=["size"])
+        try:
+            found = read_table(io.BytesIO(broken), columns=[*"xyz"], numeric=["x"])
+        except TableFileError as error:
+            refused += 1
+            message = str(error)
+            assert message.startswith("stream ")
+            assert message.isprintable()
+            continue
+        # What is damaged unseen is a table nevertheless, of what was asked for.
+        found.validate(full=True)
+        assert (found.column_names, len(found) > 0) == ([*"xyz"], True)
+        assert found.schema.field("x").type == pa.float64()
+        assert found.to_pydict().keys() == {*"xyz"}
+    # Most damage shows, and some is only to a number.
+    assert 100 < refused < 150
+
+
+@pytest.mark.parametrize("write", FORMAT)
+def test_files_that_end_early_are_refused(write):
+    data = write(LARGER)
+    assert read_table(io.BytesIO(data)).to_pydict() == LARGER.to_pydict()
+    # Without its last mark a stream still has all rows.
+    for end in range(1, len(data) - 16, 11):
+        with pytest.raises(TableFileError, match=r"^stream "):
+            read_table(io.BytesIO(data[:end]), format=FORMAT[write])
 
 
 def test_types_stay_the_same_from_batch_to_batch(tmp_path, monkeypatch):

@@ -1,14 +1,15 @@
-"""Targets: what is taken, whether it was flat, what it is called, what is refused."""
+"""Tables, compact or not; targets: what is taken, whether it was flat, what is refused."""
 
 import math
 
 import numpy as np
 import pandas as pd
 import polars as pl
+import pyarrow as pa
 import pytest
 import torch
 
-from condens.data import TargetColumns
+from condens.data import Table, TargetColumns
 from condens.errors import ArgumentError, NotFiniteError, ShapeError
 
 NAN, INF = math.nan, math.inf
@@ -105,3 +106,43 @@ def test_what_cannot_be_a_target_is_named(target, error, text):
 
 def test_a_target_that_is_only_asked_about_may_have_no_value():
     assert TargetColumns.of([[1.0, NAN]], observed=False).values[0].isnan().tolist() == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("table", "dtype"),
+    [
+        (np.zeros((2, 1), np.float32), np.float32),
+        (np.zeros((2, 1), np.float16), np.float32),
+        (np.zeros((2, 1), np.int16), np.float32),
+        (np.zeros((2, 1), np.int32), np.float64),
+        (np.zeros((2, 1)), np.float64),
+        ([[0.0], [0.0]], np.float64),
+        (np.ma.zeros((2, 1), np.float32), np.float32),
+        (torch.zeros(2, 1, dtype=torch.bfloat16), np.float32),
+        (torch.zeros(2, 1, dtype=torch.int32), np.float64),
+        (pd.DataFrame({"a": [0.0, 0.0]}, dtype=np.float32), np.float32),
+        (pd.DataFrame({"a": [0.0, 0.0]}, dtype="Float32"), np.float32),
+        (pd.DataFrame({"a": np.zeros(2, np.float32), "b": [0, 0]}), np.float64),
+        (pl.DataFrame({"a": pl.Series([0.0, 0.0], dtype=pl.Float32)}), np.float32),
+        (pa.table({"a": pa.array([0.0, None], pa.float32())}), np.float32),
+        (pa.table({"a": pa.array([0.0, 0.0], pa.float16())}), np.float64),
+    ],
+    ids=lambda given: None if isinstance(given, type) else type(given).__module__.split(".")[0],
+)
+def test_compact_numbers_are_in_single_precision_where_it_is_exact(table, dtype):
+    assert Table.read_compact(table, "X").numbers.dtype == dtype
+    found = Table.read(table, "X").numbers
+    assert found.dtype == np.float64
+    np.testing.assert_array_equal(found, Table.read_compact(table, "X").numbers)
+
+
+def test_a_compact_array_is_not_copied():
+    table = np.zeros((2, 1), np.float32)
+    assert np.shares_memory(Table.read_compact(table, "X").numbers, table)
+
+
+def test_infinities_are_found_in_the_last_rows_too():
+    table = np.zeros((40_000, 2), np.float32)
+    table[39_000, 1] = -np.inf
+    with pytest.raises(NotFiniteError, match="-inf in row 39000, column 1"):
+        Table.read(table, "X")

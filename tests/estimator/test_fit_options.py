@@ -785,9 +785,9 @@ def test_a_table_is_read_once_a_call(monkeypatch):
     model, reads = regressor(calibration_fraction=0.3).fit(MIXED, NAMED), []
     read = Table._of_frame.__func__
 
-    def counted(cls, frame, name):
+    def counted(cls, frame, name, precision):
         reads.append(name)
-        return read(cls, frame, name)
+        return read(cls, frame, name, precision)
 
     monkeypatch.setattr(Table, "_of_frame", classmethod(counted))
     from condens.estimator import energy_scorer, log_likelihood_scorer

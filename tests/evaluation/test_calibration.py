@@ -183,7 +183,7 @@ def test_copies_are_covered_no_more_certainly():
 # The level, where the model is right.
 
 
-@pytest.mark.parametrize("dimensions", [1, 2, 5])
+@pytest.mark.parametrize("dimensions", [1, 2, pytest.param(5, marks=pytest.mark.slow)])
 def test_a_right_model_passes_in_every_dimension(dimensions):
     """Each coordinate of the transform is tested; all together fail in 5 % at most."""
     m = GaussianMixture(*random_parameters((120,), 3, dimensions, seed=1))

@@ -356,3 +356,23 @@ def test_targets_without_any_density_give_everything():
     assert region.volume().value.tolist() == [math.inf] * 20
     assert bool((region.lower == -math.inf).all())
     assert bool((region.upper == math.inf).all())
+
+
+@pytest.mark.parametrize("grouped", [False, True])
+def test_parts_of_the_rows_score_as_all_of_them(grouped):
+    seed = torch.Generator().manual_seed(0)
+    model = normal(50, 2)
+    target = model.sample(generator=seed)
+    target[::4, 1], target[3] = math.nan, math.nan
+    groups = torch.arange(50) // 3 if grouped else None
+    whole = Calibration.of(model, target, groups)
+    parts = [(model[rows], target[rows]) for rows in torch.arange(50).split(7)]
+    made = Calibration.of_parts(parts, groups)
+    assert (made.weights is None) == (whole.weights is None)
+    for ours, theirs in (
+        ([made.ranks], [whole.ranks]),
+        (made.levels, whole.levels),
+        (made.weights or (), whole.weights or ()),
+    ):
+        assert len(ours) == len(theirs)
+        assert all(torch.equal(a, b) for a, b in zip(ours, theirs, strict=True))

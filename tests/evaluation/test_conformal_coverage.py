@@ -77,7 +77,9 @@ def test_nine_tenths_are_nine_tenths(name):
         assert low <= share <= high
 
 
-@pytest.mark.parametrize("problem", ["heteroscedastic", "bimodal"])
+@pytest.mark.parametrize(
+    "problem", ["heteroscedastic", pytest.param("bimodal", marks=pytest.mark.slow)]
+)
 @pytest.mark.filterwarnings("ignore::condens.errors.ExtrapolationWarning")
 def test_nine_tenths_where_a_fifth_of_the_rows_is_far_outside_the_fit(problem):
     draw, options, epochs = PROBLEMS[problem]

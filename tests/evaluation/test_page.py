@@ -160,7 +160,7 @@ def few(monkeypatch):
 
 def test_of_many_targets_the_worst_are_drawn(few, monkeypatch):
     monkeypatch.setattr(page, "MAX_TARGETS", 2)
-    found = report_of(["a", "b", "c", "d"])
+    found = report_of(["a", "b", "c", "d"], n_rows=100)
     order = [2, 3, 1, 0]  # the first, too narrow, comes last
     columns = {key: v[:, order] if v.ndim == 2 else v for key, v in found.rows.items()}
     text = replace(found, names=tuple("cdba"), rows=columns).to_html()
@@ -180,7 +180,7 @@ def test_the_same_report_has_the_same_page_whatever_the_style(few):
     import matplotlib as mpl
     from matplotlib import pyplot
 
-    report = report_of(["a"])
+    report = report_of(["a"], n_rows=100)
     first = report.to_html()
     with pyplot.style.context("dark_background"), mpl.rc_context({"font.size": 30}):
         before = dict(mpl.rcParams)

@@ -32,9 +32,12 @@ def write_houses(path, rows=240, seed=0, **changes):
     return path
 
 
-def _main(arguments, streams, directory):
+def _main(arguments, streams, directory, variables, death):
     """Run a command with its streams in files, as a shell does; in a process of its own."""
     os.chdir(directory)
+    os.environ.update(variables)
+    if death is not None:
+        runs.die_after(*death)
     for number, (path, flags) in enumerate(streams):
         descriptor = os.open(path, flags, 0o600)
         os.dup2(descriptor, number)
@@ -52,20 +55,25 @@ def _main(arguments, streams, directory):
         sys.stderr.flush()
 
 
-def started(arguments, directory, stdin=os.devnull, stdout=None):
-    """Start a command in a process of its own; its output goes to files `out` and `err` there."""
+def started(arguments, directory, stdin=os.devnull, stdout=None, *, variables=None, death=None):
+    """Start a command in a process of its own; its output goes to files `out` and `err` there.
+
+    With `death`, a number and the name of a directory, it is killed at that number of events.
+    """
     write = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
     streams = [
         (str(stdin), os.O_RDONLY),
         (str(stdout or directory / "out"), write),
         (str(directory / "err"), write),
     ]
-    return runs.process(_main, list(map(str, arguments)), streams, str(directory))
+    return runs.process(
+        _main, list(map(str, arguments)), streams, str(directory), variables or {}, death
+    )
 
 
-def finished(arguments, directory, stdin=os.devnull):
+def finished(arguments, directory, stdin=os.devnull, **options):
     """Run a command in a process of its own to its end."""
-    with started(arguments, directory, stdin) as process:
+    with started(arguments, directory, stdin, **options) as process:
         process.join(runs.PATIENCE)
         code = process.exitcode
     return Result(code, (directory / "out").read_text(), (directory / "err").read_text())

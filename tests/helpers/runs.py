@@ -184,7 +184,7 @@ def run(out, directory=None, changes=None, options=None, events=None, members=1)
     """
     torch.set_num_threads(1)
     if events is not None:
-        _die_after(events, str(directory))
+        die_after(events, str(directory))
     trained = network()
     if members > 1:
         trained = Ensemble([network(seed) for seed in range(members)])
@@ -282,7 +282,8 @@ def interrupted_fit(out, door, moment, signals=1, fitted=False):
     Path(f"{out}.part").rename(out)
 
 
-def _die_after(events, directory):
+def die_after(events, directory):
+    """Kill this process at that number of openings, moves and removals in a directory."""
     left = events
 
     def hook(event, arguments):

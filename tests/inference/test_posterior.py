@@ -63,7 +63,7 @@ def test_bounded_parameters_stay_in_their_bounds():
     table = pd.DataFrame(theta.numpy(), columns=["rate", "fraction"])
     x = theta + 0.5 * torch.randn(2000, 2, generator=generator)
     bounds = {"rate": "positive", "fraction": (0, 1)}
-    learned = posterior(table, x, target_transform=bounds, settings=Settings(epochs=10))
+    learned = posterior(table, x, target_transform=bounds, n_members=2, settings=Settings(epochs=5))
     found = learned.given([0.0, 1.0])
     assert isinstance(found, TransformedMixture)
     drawn = learned.sample((5000,), [0.0, 1.0], generator=generator)
@@ -168,7 +168,9 @@ def test_where_an_observation_says_nothing_the_posterior_is_the_prior():
     theta = 4 * torch.rand(2000, 2, generator=generator) - 1
     x = torch.randn(2000, 1, generator=generator)
     prior = dist.Uniform(-torch.ones(2), 3 * torch.ones(2))
-    learned = posterior(theta, x, prior=prior, n_components=1, settings=Settings(epochs=10))
+    learned = posterior(
+        theta, x, prior=prior, n_components=1, n_members=2, settings=Settings(epochs=10)
+    )
     found = learned.given([0.3])
     grid = (torch.arange(40, dtype=torch.float64) + 0.5) / 10 - 1
     level = found.log_prob(torch.cartesian_prod(grid, grid))

@@ -19,7 +19,9 @@ from condens.nn import (
     MixtureNetwork,
     Standardiser,
     TableMLP,
+    scaling,
 )
+from condens.nn.scaling import ConditionScaling
 
 NAN = math.nan
 
@@ -114,6 +116,33 @@ class TestStandardiser:
         np.testing.assert_allclose(scaling.location.numpy() / scale, numbers.mean(0), rtol=1e-12)
         np.testing.assert_allclose(scaling.scale.numpy() / scale, numbers.std(0), rtol=1e-12)
         assert_close(scaling(values).mean(0), torch.zeros(2, dtype=torch.float64))
+
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+    @pytest.mark.parametrize("far", [False, True])
+    def test_blocks_of_rows_give_the_numbers_of_all_rows_at_once(self, dtype, far, monkeypatch):
+        values = (7 + 3 * torch.randn(500, 3)).to(dtype)
+        values[::9, 1] = NAN
+        before, asked = values.clone(), values.nan_to_num(1e9 if far else 5.0)
+        made = []
+        for rows in (1000, 7):
+            monkeypatch.setattr(scaling, "ROWS_PER_BLOCK", rows)
+            one = ConditionScaling(3, fixed=1).fit(values)
+            made.append([*one.buffers(), one(asked), one(asked, torch.float32)])
+        assert all(torch.equal(a, b) for a, b in zip(*made, strict=True))
+        assert torch.equal(values.nan_to_num(0.0), before.nan_to_num(0.0))
+
+    def test_infinities_are_found_in_the_last_rows_too(self):
+        values = torch.zeros(40_000, 2)
+        values[39_000, 1] = math.inf
+        with pytest.raises(NotFiniteError, match="infinite in row 39000, column 1"):
+            Standardiser(2).fit(values)
+
+    def test_gradients_go_through_many_rows(self):
+        values = torch.randn(40_000, 1, dtype=torch.float64)
+        found = Standardiser(1).fit(values)
+        values.requires_grad_()
+        (slope,) = torch.autograd.grad(found(values).sum(), values)
+        assert_close(slope, torch.ones_like(slope) / found.scale)
 
     def test_small_changes_of_large_numbers_keep_their_digits(self):
         noise = torch.randn(1000, 1, dtype=torch.float64)

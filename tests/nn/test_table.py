@@ -10,9 +10,11 @@ from condens.data import Rows
 from condens.errors import ArgumentError, ShapeError
 from condens.nn import MLP, Ensemble, MixtureNetwork, Standardiser, TableMLP
 from condens.nn.backbones import backbone_from_dict, embedding_size
+from condens.nn.randomness import RowDraws
 from condens.training import Settings, train
 from condens.training.batches import Noise
 from condens.training.run_directory import identity
+from condens.training.sources import RowsInMemory
 
 
 def rows(count, numeric, categories, seed=0):
@@ -167,8 +169,11 @@ class TestCodes:
     def test_get_no_noise(self):
         torch.manual_seed(0)
         data = Rows(rows(5000, 2, [4, 6]), torch.zeros(5000, 1))
-        noise = Noise(Settings(condition_noise=0.5), data, codes=2)
-        noisy = noise.add(data, torch.Generator().manual_seed(0))
+        noise = Noise(Settings(condition_noise=0.5), 5000, 3, codes=2)
+        draws = RowDraws([0])
+        draws.begin(epoch=0, first=0, rows=5000)
+        draws.choose(0)
+        noisy = noise.add(data, draws)
         assert torch.equal(noisy.condition[:, 2:], data.condition[:, 2:])
         change = noisy.condition[:, :2] - data.condition[:, :2]
         assert change.std().item() == pytest.approx(0.5, rel=0.05)
@@ -176,17 +181,17 @@ class TestCodes:
 
     def test_do_not_count_in_the_rule_for_noise(self):
         data = Rows(rows(100, 2, [4, 6]), torch.zeros(100, 1))
-        noise = Noise(Settings(condition_noise="rule"), data, codes=2)
+        settings = Settings(condition_noise="rule", validation_fraction=0.0)
+        network = MixtureNetwork.of(4, 1, categories=[4, 6])
+        noise = RowsInMemory(data, None, None, settings, 1).noise(settings, network)
         assert noise.condition == pytest.approx(1.06 * 100 ** (-1 / 7))
 
     def test_are_part_of_what_a_run_is(self):
-        data = Rows(rows(10, 2, [4]), torch.zeros(10, 1))
         forms = [
             identity(
                 MixtureNetwork(MLP(3), head(), condition_columns=3, condition_codes=codes),
                 Settings(),
-                data,
-                None,
+                "digest",
             )["network"]
             for codes in (0, 1)
         ]

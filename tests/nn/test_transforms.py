@@ -85,7 +85,7 @@ def test_whole_numbers_lie_elsewhere_in_their_cells_in_every_epoch():
     batches = Batches(network, Rows.of(condition, target))
 
     def cells(epoch, start=0):
-        drawn = [batch.target[0] for batch in batches.shuffled(0, epoch, start, 64)]
+        drawn = [batch.rows.target[0] for batch in batches.shuffled(0, epoch, start, 64)]
         real = torch.cat(drawn) * network.target_scaling.scale + network.target_scaling.location
         return real.exp()
 

@@ -10,10 +10,12 @@ import torch
 from helpers import runs
 from torch import nn
 
+from condens.data import Rows
 from condens.errors import RunDirectoryError
 from condens.nn import HEADS, MLP, Ensemble, FullHead, MixtureNetwork
 from condens.training import Settings, train
 from condens.training.run_directory import check_same, identity
+from condens.training.sources import RowsInMemory
 from condens.transforms import Integer, Interval, Positive, Real
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*(Nearly all weight|are alike|explained by no)")
@@ -281,3 +283,14 @@ def test_an_identity_that_is_none(tmp_path, theirs):
     ours = identity(runs.network(), runs.settings(), "digest")
     with pytest.raises(RunDirectoryError, match="holds a run with other epochs"):
         check_same(tmp_path, theirs, ours)
+
+
+def test_numbers_are_the_same_data_in_single_and_in_double_precision():
+    def digest(x, y):
+        return RowsInMemory(Rows.of(x, y), None, None, Settings(), 1).digest()
+
+    single, double = (
+        digest(X.float().to(dtype), Y.float().to(dtype)) for dtype in (torch.float32, torch.float64)
+    )
+    assert single == double
+    assert digest(X.float().nextafter(torch.tensor(9.0)), Y.float()) != double

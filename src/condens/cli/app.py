@@ -24,6 +24,7 @@ from condens.cli import (
     predict,
     query,
     sample,
+    tune,
 )
 from condens.cli.console import error_line, in_options, say, warning_line
 
@@ -36,20 +37,28 @@ app = typer.Typer(
 )
 
 COMMANDS = (
-    *(demo.demo, fit.fit, evaluate.evaluate, predict.predict, sample.sample, query.query),
-    *(plot.plot, explore.explore, explore.serve, compare.compare, info.info, export.export),
+    *(demo.demo, fit.fit, tune.tune, evaluate.evaluate, predict.predict, sample.sample),
+    *(
+        query.query,
+        plot.plot,
+        explore.explore,
+        explore.serve,
+        compare.compare,
+        info.info,
+        export.export,
+    ),
     doctor.doctor,
 )
 
 
-def _example(function: object) -> str:
-    """Return the example that a command's help ends with: the last lines of its docstring."""
-    text = (function.__doc__ or "").split("Example:", 1)
-    return f"Example: {' '.join(text[1].split())}" if len(text) > 1 else ""
+def _examples(function: object) -> str:
+    """Return the examples that a command's help ends with: the last lines of its docstring."""
+    _, *found = (function.__doc__ or "").split("Example:")
+    return "\n\n".join(f"Example: {' '.join(text.split())}" for text in found)
 
 
 for _command in COMMANDS:
-    app.command(help=(_command.__doc__ or "").split("Example:", 1)[0], epilog=_example(_command))(
+    app.command(help=(_command.__doc__ or "").split("Example:", 1)[0], epilog=_examples(_command))(
         _command
     )
 

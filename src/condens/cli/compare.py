@@ -8,14 +8,7 @@ import typer
 from condens.cli.console import say, show_table
 from condens.cli.models import load_model
 from condens.cli.options import Dates, Decimal, Delimiter, Encoding, Groups, Seed, Weights
-from condens.cli.tables import (
-    Input,
-    column,
-    condition_names,
-    numeric_names,
-    take,
-    target_names,
-)
+from condens.cli.tables import Input, Labelled, condition_names, target_names
 from condens.errors import ArgumentError
 
 
@@ -49,14 +42,14 @@ def compare(
                 expected="models of the same ones can be compared",
                 fix="Fit them with the same --target and --condition.",
             )
-    numeric = [*numeric_names(first), *targets, *filter(None, [weights])]
-    table = Input(data, delimiter, decimal, encoding, dates).read(numeric)
+    source = Input(data, delimiter, decimal, encoding, dates)
+    rows = Labelled.read(source, first, weights, groups)
     found = judge(
         dict(loaded),
-        take(table, names, "the models' column"),
-        take(table, targets, "the target"),
-        sample_weight=column(table, weights, "--weights"),
-        groups=column(table, groups, "--groups"),
+        rows.conditions,
+        rows.targets,
+        sample_weight=rows.weights,
+        groups=rows.groups,
         seed=seed,
     )
     if json:

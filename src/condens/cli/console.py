@@ -34,10 +34,17 @@ _OPTIONS = {
     "dates": "--dates",
     "epochs": "--epochs",
     "covariance": "--covariance",
+    "validation_fraction": "--validation",
+    "grace_seconds": "--grace",
+    "trials": "--trials",
+    "minutes": "--minutes",
+    "name": "--study",
     "dim": "--target",
     "X": "The table",
     "y": "The table",
 }
+# Arguments of the readers, within a sentence.
+_ASSIGNED = re.compile(r"\b(delimiter|decimal|encoding|dates)=(['\"])([^'\"]*)\2")
 _SUBJECT = re.compile(rf"({'|'.join(_OPTIONS)})(?=[ ,])")
 
 
@@ -46,7 +53,10 @@ def in_options(message: str) -> str:
 
     >>> in_options("n_members is 0, but at least 1 was expected.")
     '--members is 0, but at least 1 was expected.'
+    >>> in_options('Pass dates="seconds" for numbers.')
+    'Pass --dates seconds for numbers.'
     """
+    message = _ASSIGNED.sub(lambda found: f"{_OPTIONS[found[1]]} {found[3]}", message)
     found = _SUBJECT.match(message)
     return message if found is None else _OPTIONS[found.group()] + message[found.end() :]
 

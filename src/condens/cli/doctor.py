@@ -15,6 +15,7 @@ EXTRAS = {
     "data": ("pyarrow", "tables in files"),
     "cli": ("typer", "this command line"),
     "explore": ("starlette", "condens explore and condens serve"),
+    "tune": ("optuna", "condens tune"),
     "onnx": ("onnx", "condens export"),
     "freia": ("FrEIA", "the invertible block in FrEIA"),
     "sbi": ("sbi", "density estimators for sbi"),

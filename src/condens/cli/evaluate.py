@@ -19,15 +19,7 @@ from condens.cli.options import (
     Source,
     Weights,
 )
-from condens.cli.tables import (
-    Input,
-    column,
-    condition_names,
-    numeric_names,
-    place_for,
-    take,
-    target_names,
-)
+from condens.cli.tables import Input, Labelled, place_for
 
 
 def evaluate(
@@ -59,15 +51,14 @@ def evaluate(
         else place_for(json, force=force, inputs=(model, data))
     )
     fitted = load_model(model)
-    names, targets = condition_names(fitted), target_names(fitted)
-    numeric = [*numeric_names(fitted), *targets, *filter(None, [weights])]
-    table = Input(data, delimiter, decimal, encoding, dates).read(numeric)
+    source = Input(data, delimiter, decimal, encoding, dates)
+    rows = Labelled.read(source, fitted, weights, groups)
     report = judge(
         fitted,
-        take(table, names, "the model's column"),
-        take(table, targets, "the target"),
-        sample_weight=column(table, weights, "--weights"),
-        groups=column(table, groups, "--groups"),
+        rows.conditions,
+        rows.targets,
+        sample_weight=rows.weights,
+        groups=rows.groups,
         seed=seed,
     )
     if page is not None:

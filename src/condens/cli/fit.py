@@ -1,17 +1,32 @@
 """`condens fit`: a table to a model, and a verdict."""
 
-import hashlib
 import shutil
 import sys
 import warnings as warnings_
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from condens.cli.console import note, say
+from condens.cli.fitting import (
+    MAX_TEST_ROWS,
+    MIN_TEST_ROWS,
+    NAMES,
+    TOLD_BY_THE_VERDICT,
+    Fitted,
+    check_targets,
+    check_test,
+    choose_columns,
+    hold_out,
+    judge,
+    notes_of,
+    read_transforms,
+    refuse_contradictions,
+    verdict,
+)
 from condens.cli.options import (
     Dates,
     Decimal,
@@ -25,39 +40,18 @@ from condens.cli.options import (
 )
 from condens.cli.tables import (
     Input,
+    Labelled,
     check_names,
-    column,
-    listed,
-    parse_pairs,
     place_for,
-    take,
 )
 from condens.errors import (
     ArgumentError,
-    CollapsedComponentsWarning,
-    IllConditionedWarning,
+    CondensError,
     RunDirectoryError,
-    UnexplainedRowsWarning,
-    UnusedComponentsWarning,
 )
 
 if TYPE_CHECKING:
-    import numpy as np
-    import pyarrow as pa
-    from numpy.typing import NDArray
-
     from condens.estimator.regressor import MDNRegressor
-    from condens.evaluation.report import Report
-
-# Rows that a verdict needs, and the most that it gets.
-MIN_TEST_ROWS, MAX_TEST_ROWS = 20, 10_000
-# Warnings of the training's history.
-TOLD_BY_THE_VERDICT = (
-    CollapsedComponentsWarning,
-    IllConditionedWarning,
-    UnexplainedRowsWarning,
-    UnusedComponentsWarning,
-)
 
 
 def fit(
@@ -154,7 +148,7 @@ def fit(
         "epochs": epochs,
     }
     parameters |= {name: value for name, value in given.items() if value is not None}
-    transforms = _transforms(transform or (), target)
+    transforms = read_transforms(transform or (), target)
     run = _run_directory(place) if resume is None else resume
     from condens.data.stream import is_many
     from condens.estimator.regressor import MDNRegressor
@@ -177,26 +171,17 @@ def fit(
             table = Input(data, delimiter, decimal, encoding, dates).read(
                 [*target, *filter(None, [weights])]
             )
-            chosen = _columns(table, target, condition, ignore or (), weights, groups)
-            _check_values(chosen, transforms or {})
+            chosen = choose_columns(table, target, condition, ignore or (), weights, groups)
+            check_targets(chosen.targets, transforms or {})
             fitted = _fit_table(model, data, chosen, test, seed)
     if not group.first:
         return
-    report = None if fitted.held_out is None else _judge(model, fitted.held_out)
-    model.notes_ = _notes(fitted, report)
+    report = None if fitted.held_out is None else judge(model, fitted.held_out)
+    model.notes_ = notes_of(fitted, report)
     model.save(place)
     if resume is None:
         shutil.rmtree(run)
-    say(_verdict(model, report, place, test=test, calibrated=calibrate > 0))
-
-
-class Fitted(NamedTuple):
-    """What a fit leaves for the verdict: rows that it has not seen, and what the data were."""
-
-    held_out: "Chosen | None"
-    source: str
-    rows: int
-    digest: str
+    say(verdict(model, report, place, test=test, calibrated=calibrate > 0))
 
 
 @contextmanager
@@ -218,17 +203,12 @@ def _resumable(run: Path) -> Iterator[None]:
 
 
 def _fit_table(
-    model: "MDNRegressor", data: str, chosen: "Chosen", test: float, seed: int
+    model: "MDNRegressor", data: str, chosen: Labelled, test: float, seed: int
 ) -> Fitted:
-    kept, held = _divide(chosen.targets, chosen.groups, test, seed)
+    kept, held = hold_out(chosen.targets, chosen.groups, test, seed)
     train = chosen.take(kept)
     model.fit(train.conditions, train.targets, train.weights, groups=train.groups)
-    return Fitted(
-        None if held is None else chosen.take(held),
-        "standard input" if data == "-" else Path(data).name,
-        len(chosen.targets),
-        fingerprint(chosen.conditions, chosen.targets),
-    )
+    return Fitted.of(data, chosen, None if held is None else chosen.take(held))
 
 
 def _fit_shards(
@@ -242,8 +222,8 @@ def _fit_shards(
     from condens.data.stream import Shards
 
     targets, conditions, ignored, weights, groups = columns
-    _check_test(test)
-    _refuse_contradictions(targets, conditions, ignored, weights, groups)
+    check_test(test)
+    refuse_contradictions(targets, conditions, ignored, weights, groups)
     named = None
     if conditions is not None:
         named = [*dict.fromkeys([*conditions, *targets, *filter(None, [weights, groups])])]
@@ -265,228 +245,8 @@ def _fit_shards(
     apart = model.held_out_
     held = None
     if apart is not None and len(apart.rows) >= MIN_TEST_ROWS:
-        held = Chosen(
-            take(apart.table, used, "--condition"),
-            take(apart.table, targets, "--target"),
-            column(apart.table, weights, "--weights"),
-            column(apart.table, groups, "--groups"),
-        )
+        held = Labelled.of(apart.table, used, targets, weights, groups, NAMES)
     return Fitted(held, Path(data).name, shards.n_rows, shards.digest())
-
-
-class Chosen(NamedTuple):
-    """The columns of a fit: conditions, targets, and the weights and groups of the rows."""
-
-    conditions: "pa.Table"
-    targets: "pa.Table"
-    weights: "NDArray[np.float64] | None"
-    groups: "NDArray[Any] | None"
-
-    def take(self, rows: "NDArray[np.int64]") -> "Chosen":
-        """Return some of the rows."""
-        return Chosen(
-            self.conditions.take(rows),
-            self.targets.take(rows),
-            None if self.weights is None else self.weights[rows],
-            None if self.groups is None else self.groups[rows],
-        )
-
-
-def _columns(
-    table: "pa.Table",
-    targets: Sequence[str],
-    conditions: Sequence[str] | None,
-    ignored: Sequence[str],
-    weights: str | None,
-    groups: str | None,
-) -> Chosen:
-    take(table, ignored, "--ignore")
-    known = take(table, targets, "--target")
-    _refuse_contradictions(targets, conditions, ignored, weights, groups)
-    out = {*targets, *ignored, weights, groups}
-    used = conditions or [name for name in table.column_names if name not in out]
-    if not used:
-        raise ArgumentError(
-            "the table",
-            got=f"has the columns {listed(table.column_names)}",
-            expected="one to predict from must be left",
-            fix="Ignore fewer, or name fewer targets.",
-        )
-    return Chosen(
-        take(table, used, "--condition"),
-        known,
-        column(table, weights, "--weights"),
-        column(table, groups, "--groups"),
-    )
-
-
-def _refuse_contradictions(
-    targets: Sequence[str],
-    conditions: Sequence[str] | None,
-    ignored: Sequence[str],
-    weights: str | None,
-    groups: str | None,
-) -> None:
-    one, other = [weights] if weights else [], [groups] if groups else []
-    _refuse_both(
-        "--target", targets, {"--condition": conditions, "--weights": one, "--groups": other}
-    )
-    _refuse_both(
-        "--ignore",
-        ignored,
-        {"--target": targets, "--condition": conditions, "--weights": one, "--groups": other},
-    )
-
-
-def _refuse_both(
-    option: str, names: Sequence[str], others: Mapping[str, Sequence[str] | None]
-) -> None:
-    """Refuse a column that two options claim, which do not go together."""
-    for other, theirs in others.items():
-        both = [name for name in names if name in (theirs or ())]
-        if both:
-            raise ArgumentError(
-                f"the column {both[0]!r}",
-                got=f"is named by {option} and by {other}",
-                expected="it can be only one of the two",
-                fix="Leave it out of either.",
-            )
-
-
-def _check_values(chosen: Chosen, transforms: Mapping[str, Any]) -> None:
-    """Refuse weights and targets before the rows are divided, so that errors count all of them."""
-    import numpy as np
-    import torch
-
-    from condens.transforms.choice import resolve
-
-    if chosen.weights is not None:
-        bad = ~(np.isfinite(chosen.weights) & (chosen.weights >= 0))
-        if bad.any():
-            row = int(bad.argmax())
-            raise ArgumentError(
-                "--weights",
-                got=f"has {chosen.weights[row]:g} in row {row}, counted from 0",
-                expected="numbers from 0 were expected",
-                fix="Use 0 to leave a row out.",
-            )
-    for name, spec in transforms.items():
-        if spec != "auto":
-            values = torch.tensor(chosen.targets[name].to_numpy(), dtype=torch.float64)
-            resolve(spec, "--transform").check(f"the column {name!r}", values)
-
-
-def _divide(
-    table: "pa.Table", groups: "NDArray[Any] | None", fraction: float, seed: int
-) -> tuple["NDArray[np.int64]", "NDArray[np.int64] | None"]:
-    """Return the rows to fit and those to judge by, or None where there are too few."""
-    import numpy as np
-
-    _check_test(fraction)
-    rows = np.arange(len(table))
-    labels = rows if groups is None else np.unique(groups, return_inverse=True)[1]
-    # Of its own: the estimator divides by the seed itself.
-    order = np.random.default_rng([seed, 1]).permutation(labels.max(initial=-1) + 1)
-    rank = np.empty_like(order)
-    rank[order] = np.arange(len(order))
-    wanted = min(round(fraction * len(rows)), MAX_TEST_ROWS)
-    # Whole groups, until there are enough rows.
-    sizes = np.bincount(labels, minlength=len(order))[order].cumsum()
-    held = rank[labels] < np.searchsorted(sizes, wanted, side="right")
-    if held.sum() < MIN_TEST_ROWS:
-        return rows, None
-    return rows[~held], rows[held]
-
-
-def _check_test(fraction: float) -> None:
-    if not 0 <= fraction < 1:
-        raise ArgumentError(
-            "--test",
-            got=f"is {fraction:g}",
-            expected="a fraction from 0 to below 1 was expected",
-            fix="Pass 0.1, or 0 for none.",
-        )
-
-
-def _judge(model: "MDNRegressor", rows: Chosen) -> "Report":
-    from condens.evaluation import evaluate
-
-    return evaluate(
-        model, rows.conditions, rows.targets, sample_weight=rows.weights, groups=rows.groups
-    )
-
-
-def _verdict(
-    model: "MDNRegressor", report: "Report | None", place: Path, *, test: float, calibrated: bool
-) -> str:
-    """Return what a user wants to know at the end, in plain words."""
-    lines = []
-    if report is not None:
-        found = report.scores["log_likelihood"]
-        lines += [f"Judged by {report.n_rows} rows that were not fitted:", report.verdict]
-        lines.append(f"Mean log-likelihood {found} nats a row; gained over")
-        for name, one in report.baselines.items():
-            if one.gain is not None:
-                lines.append(f"  {_BASELINES.get(name, name)}: {one.gain}")
-    elif test:
-        lines.append(
-            f"No verdict: it needs {MIN_TEST_ROWS} rows, and --test {test:g} keeps fewer. Pass a "
-            "larger --test, or judge by a table of its own with condens evaluate."
-        )
-    else:
-        lines.append("No rows were kept for a verdict (--test 0).")
-    lines += [f"Warning: {text}" for text in model.history_.warnings]
-    lines += ["", f"The model is in {place}. What to try next:"]
-    lines += [f"  {text}" for text in _advice(report, place, calibrated=calibrated)]
-    return "\n".join(lines)
-
-
-_BASELINES = {"linear": "a linear model", "marginal": "one Gaussian for all rows"}
-
-
-def _advice(report: "Report | None", place: Path, *, calibrated: bool) -> list[str]:
-    """Return the next steps that this result asks for."""
-    found = [f"condens explore {place}    to see the densities in a browser"]
-    gains = [] if report is None else [one.gain for one in report.baselines.values() if one.gain]
-    if any(gain.value < 2 * gain.standard_error for gain in gains):
-        found.append("more rows or other columns: a simple model is as good as this one")
-    off = report is not None and any(not one.is_expected for one in report.coverage)
-    if off and not calibrated:
-        found.append("condens fit … --calibrate 0.1    for intervals with guaranteed coverage")
-    found.append(f"condens evaluate {place} NEW.csv --html report.html    on new rows")
-    return found
-
-
-def _notes(fitted: Fitted, report: "Report | None") -> dict[str, Any]:
-    """Return what `condens info` shows of a fit: the data, and the held-out scores."""
-    notes: dict[str, Any] = {
-        "data": {"source": fitted.source, "rows": fitted.rows, "sha256": fitted.digest}
-    }
-    if report is not None:
-        notes["held_out"] = {
-            "rows": report.n_rows,
-            "log_likelihood": report.scores["log_likelihood"].value,
-            "gains": {n: b.gain.value for n, b in report.baselines.items() if b.gain is not None},
-            "verdict": report.verdict,
-        }
-    return notes
-
-
-def fingerprint(*tables: "pa.Table") -> str:
-    """Return a digest of names and values, whatever file they came from."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    digest = hashlib.sha256()
-    for table in tables:
-        for name, values in zip(table.column_names, table.columns, strict=True):
-            digest.update(name.encode() + b"\0")
-            if pa.types.is_dictionary(values.type) or pa.types.is_string(values.type):
-                text = pc.fill_null(values.cast(pa.string()), "\1").to_pylist()
-                digest.update("\0".join(text).encode("utf-8", "surrogatepass"))
-            else:
-                digest.update(values.cast(pa.float64(), safe=False).to_numpy().tobytes())
-    return digest.hexdigest()
 
 
 def _run_directory(place: Path) -> Path:
@@ -505,30 +265,6 @@ def _whole(text: str) -> int:
         ) from None
 
 
-def _transforms(given: Sequence[str], targets: Sequence[str]) -> dict[str, Any] | None:
-    """Return `target_transform` from name=word or name=low,high."""
-    found: dict[str, Any] = {}
-    for name, text in parse_pairs(given, "--transform").items():
-        if name not in targets:
-            raise ArgumentError(
-                "--transform",
-                got=f"names {name!r}",
-                expected=f"the targets are {listed(targets)}",
-                fix="Use one of these.",
-            )
-        low, comma, high = text.partition(",")
-        try:
-            found[name] = (float(low), float(high)) if comma else text
-        except ValueError:
-            raise ArgumentError(
-                "--transform",
-                got=f"is {name}={text}",
-                expected="two numbers with a comma between were expected",
-                fix="Write share=0,100, for instance.",
-            ) from None
-    return found or None
-
-
 def _parameters(path: Path | None) -> dict[str, Any]:
     """Return the parameters of a TOML file: [model] of `MDNRegressor`, [training] of `Settings`."""
     if path is None:
@@ -536,6 +272,7 @@ def _parameters(path: Path | None) -> dict[str, Any]:
     import tomllib
     from dataclasses import fields
 
+    from condens.estimator.construction import check_parameter
     from condens.estimator.document import PLAIN_PARAMETERS
     from condens.training import Settings
 
@@ -555,8 +292,16 @@ def _parameters(path: Path | None) -> dict[str, Any]:
         _check_keys(path, f"[{part}]", document.get(part, {}), known)
     _check_keys(path, "the file", document, {"model", "training"})
     found = dict(document.get("model", {}))
-    if document.get("training"):
-        found["settings"] = Settings(**document["training"])
+    try:
+        for name, value in found.items():
+            check_parameter(name, value)
+    except CondensError as error:
+        raise ArgumentError(f"{path}: [model] {error}") from None
+    try:
+        if document.get("training"):
+            found["settings"] = Settings(**document["training"])
+    except CondensError as error:
+        raise ArgumentError(f"{path}: [training] {error}") from None
     return found
 
 

@@ -27,6 +27,15 @@ Source = Annotated[
         help="A table: CSV, TSV, Parquet, Arrow or JSON lines, or - for standard input.",
     ),
 ]
+Sources = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="DATA…",
+        help="A table: CSV, TSV, Parquet, Arrow or JSON lines, or - for standard input. Or many: "
+        "several files, a directory, or a pattern in quotes such as 'shards/*.parquet'; then -o "
+        "names a directory.",
+    ),
+]
 Delimiter = Annotated[
     str | None, typer.Option(help="Between the cells of a text file; recognised by default.")
 ]
@@ -46,6 +55,23 @@ Output = Annotated[
         "--output",
         "-o",
         help="Write there, not to standard output: .csv, .tsv, .jsonl, .json, .parquet, .arrow.",
+    ),
+]
+OutputOrDirectory = Annotated[
+    str | None,
+    typer.Option(
+        "--output",
+        "-o",
+        help="Write there, not to standard output: .csv, .tsv, .jsonl, .json, .parquet, .arrow; or "
+        "a directory, such as out/, with a file for every table, in the table's own format.",
+    ),
+]
+Check = Annotated[
+    bool,
+    typer.Option(
+        "--check",
+        help="Only list what the directory of -o lacks of this command, and exit with 1 if "
+        "anything is missing.",
     ),
 ]
 Format = Annotated[

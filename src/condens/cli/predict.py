@@ -6,6 +6,7 @@ import typer
 
 from condens.cli.models import load_model
 from condens.cli.options import (
+    Check,
     Dates,
     Decimal,
     Delimiter,
@@ -13,19 +14,12 @@ from condens.cli.options import (
     Force,
     Format,
     ModelFile,
-    Output,
-    Source,
+    OutputOrDirectory,
+    Sources,
     probabilities,
 )
-from condens.cli.tables import (
-    Input,
-    Writer,
-    condition_names,
-    numeric_names,
-    table_of,
-    take,
-    target_names,
-)
+from condens.cli.scoring import Scoring
+from condens.cli.tables import Input, condition_names, numeric_names, take, target_names
 from condens.errors import ArgumentError
 
 if TYPE_CHECKING:
@@ -33,10 +27,13 @@ if TYPE_CHECKING:
 
     from condens.estimator.regressor import MDNRegressor
 
+# Rows that are predicted at a time.
+ROWS_PER_BLOCK = 65_536
+
 
 def predict(
     model: ModelFile,
-    data: Source,
+    data: Sources,
     quantile: Annotated[
         list[float] | None,
         typer.Option("--quantile", "-q", min=0, max=1, help="A level, such as 0.05; repeatable."),
@@ -67,19 +64,23 @@ def predict(
     keep: Annotated[
         list[str] | None, typer.Option(help="A column of the table to carry over, such as an id.")
     ] = None,
-    output: Output = None,
+    output: OutputOrDirectory = None,
     format: Format = None,  # noqa: A002
     delimiter: Delimiter = None,
     decimal: Decimal = None,
     encoding: Encoding = None,
     dates: Dates = "refuse",
     force: Force = False,
+    check: Check = False,
 ) -> None:
     """Predict the targets of every row: mean, standard deviation, and what else is asked for.
 
-    Tables larger than memory are read, predicted and written in parts.
+    Tables larger than memory are read, predicted and written in parts. Of many files, what is
+    finished is skipped, and the processes of torchrun share the rest.
 
     Example: condens predict model.condens new.csv --interval 0.9 -o predictions.csv
+
+    Example: condens predict model.condens 'shards/*.csv' -o out/
     """
     fitted = load_model(model)
     if conformal and not hasattr(fitted, "calibration_"):
@@ -91,19 +92,36 @@ def predict(
         )
     targets = target_names(fitted) if log_density else []
     names, kept = condition_names(fitted), keep or []
-    numeric = [*numeric_names(fitted), *targets]
-    source = Input(data, delimiter, decimal, encoding, dates)
-    with Writer(output, format, force=force, inputs=(model, data)) as writer:
-        for part in source.batches(numeric, [*dict.fromkeys([*names, *targets, *kept])]):
-            X, y = take(part, names, "the model's column"), take(part, targets, "the target")  # noqa: N806
-            columns: dict[str, Any] = {name: part[name] for name in kept}
-            columns |= _moments(fitted, X)
-            columns |= _quantiles(fitted, X, quantile or [])
-            columns |= _intervals(fitted, X, interval or [])
-            columns |= _conformal(fitted, X, y, conformal or [])
-            if log_density:
-                columns["log_density"] = fitted.score_samples(X, y)
-            writer.write(table_of(columns))
+
+    def answer(X: "pa.Table", block: "pa.Table", _: int) -> dict[str, Any]:  # noqa: N803
+        y = take(block, targets, "the target")
+        columns: dict[str, Any] = {name: block[name] for name in kept}
+        columns |= _moments(fitted, X)
+        columns |= _quantiles(fitted, X, quantile or [])
+        columns |= _intervals(fitted, X, interval or [])
+        columns |= _conformal(fitted, X, y, conformal or [])
+        if log_density:
+            columns["log_density"] = fitted.score_samples(X, y)
+        return columns
+
+    scoring = Scoring(
+        command="predict",
+        model=model,
+        fitted=fitted,
+        reading=Input("", delimiter, decimal, encoding, dates),
+        columns=[*dict.fromkeys([*names, *targets, *kept])],
+        numeric=[*numeric_names(fitted), *targets],
+        rows_per_block=ROWS_PER_BLOCK,
+        options={
+            "quantile": quantile,
+            "interval": interval,
+            "conformal": conformal,
+            "log_density": log_density,
+            "keep": keep,
+        },
+        answer=lambda _: answer,
+    )
+    scoring.run(data, output, format, force=force, check=check)
 
 
 def _moments(model: "MDNRegressor", X: "pa.Table") -> dict[str, Any]:  # noqa: N803

@@ -1,6 +1,6 @@
 """`condens query`: the density of some targets, given others."""
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
@@ -22,6 +22,7 @@ from condens.errors import ArgumentError, DimensionError
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from condens.distributions import Mixture
     from condens.estimator.regressor import MDNRegressor
 
 
@@ -53,10 +54,28 @@ def query(
     Example: condens query model.condens --given rooms=3 --given price=250000 --ask lat,lon
     """
     fitted = load_model(model)
-    pairs = parse_pairs(given or (), "--given")
-    conditions, targets = condition_names(fitted), target_names(fitted)
-    known = [*conditions, *targets]
-    for name in pairs:
+    question = _question(fitted, parse_pairs(given or (), "--given"), ask)
+    columns = _answers(_density(fitted, question), question.asked, interval)
+    with Writer(output, format, force=force, inputs=(model,)) as writer:
+        writer.write(table_of(columns))
+    if writer.format == "table":
+        said = ", ".join(f"{name} = {text}" for name, text in question.given.items()) or "nothing"
+        say(f"Given {said}.")
+
+
+class Question(NamedTuple):
+    """What is given, as typed; the targets among it; and the targets that are asked for."""
+
+    given: dict[str, str]
+    fixed: dict[str, float]
+    asked: list[str]
+
+
+def _question(model: "MDNRegressor", given: dict[str, str], ask: str | None) -> Question:
+    """Return a question; refuse names that the model does not know, or that are given and asked."""
+    targets = target_names(model)
+    known = [*condition_names(model), *targets]
+    for name in given:
         if name not in known:
             raise DimensionError(
                 "--given",
@@ -64,15 +83,16 @@ def query(
                 expected=f"the columns are {listed(known)}",
                 fix="Use one of these.",
             )
-    fixed = {n: parse_number(f"--given {n}", t) for n, t in pairs.items() if n in targets}
-    asked = [n.strip() for n in ask.split(",")] if ask else [n for n in targets if n not in fixed]
+    fixed = {n: parse_number(f"--given {n}", t) for n, t in given.items() if n in targets}
+    free = [name for name in targets if name not in fixed]
+    asked = [name.strip() for name in ask.split(",")] if ask else free
     refuse_twice(asked, "--ask")
     for name in asked:
-        if name not in targets or name in fixed:
+        if name not in free:
             raise DimensionError(
                 "--ask",
                 got=f"names {name!r}",
-                expected=f"{listed([n for n in targets if n not in fixed])} can be asked for",
+                expected=f"{listed(free)} can be asked for",
                 fix="Ask for targets that are not given.",
             )
     if not asked:
@@ -82,35 +102,40 @@ def query(
             expected="one to ask for must be left",
             fix="Give fewer.",
         )
-    row = _row(fitted, conditions, pairs)
-    density = fitted.predict_dist(row, tail=False)
-    names = list(density.names) if density.names is not None else None
-    places = {name: (name if names else targets.index(name)) for name in targets}
-    if fixed:
-        density = density.condition({places[name]: value for name, value in fixed.items()})
-        if names is None:  # numbers of what is left
-            left = [name for name in targets if name not in fixed]
-            places = {name: left.index(name) for name in left}
-    columns: dict[str, Any] = {"target": asked}
-    parts = [density.marginal(places[name]) for name in asked]
-    columns["mean"] = [float(part.mean.flatten()[0]) for part in parts]
-    columns["std"] = [float(part.stddev.flatten()[0]) for part in parts]
-    columns["median"] = [float(part.icdf(0.5).flatten()[0]) for part in parts]
-    ends = [part.interval(interval) for part in parts]
-    columns[f"low{interval:g}"] = [float(low.flatten()[0]) for low, _ in ends]
-    columns[f"high{interval:g}"] = [float(high.flatten()[0]) for _, high in ends]
-    joint = density.marginal([places[name] for name in asked])
+    return Question(given, fixed, asked)
+
+
+def _density(model: "MDNRegressor", question: Question) -> "Mixture":
+    """Return the joint density of the targets asked for, in the order asked."""
+    targets = target_names(model)
+    row = _row(model, condition_names(model), question.given)
+    # By number: a model that was fitted to arrays has no names.
+    fixed = {targets.index(name): value for name, value in question.fixed.items()}
+    free = [name for name in targets if name not in question.fixed]
+    density = model.predict_dist(row, tail=False)
+    density = density.condition(fixed) if fixed else density
+    return density.marginal([free.index(name) for name in question.asked])
+
+
+def _answers(density: "Mixture", asked: list[str], coverage: float) -> dict[str, Any]:
+    """Return the columns of the answer, a row for each target."""
+    parts = [density.marginal(place) for place in range(len(asked))]
+    ends = [part.interval(coverage) for part in parts]
+    columns: dict[str, Any] = {
+        "target": asked,
+        "mean": [part.mean.item() for part in parts],
+        "std": [part.stddev.item() for part in parts],
+        "median": [part.icdf(0.5).item() for part in parts],
+        f"low{coverage:g}": [low.item() for low, _ in ends],
+        f"high{coverage:g}": [high.item() for _, high in ends],
+    }
     if len(asked) > 1:
-        covariance = joint.covariance_matrix[0]
+        covariance = density.covariance_matrix[0]
         scale = covariance.diagonal().sqrt()
         correlation = covariance / scale / scale[:, None]
         for name, values in zip(asked, correlation.tolist(), strict=True):
             columns[f"correlation with {name}"] = values
-    with Writer(output, format, force=force, inputs=(model,)) as writer:
-        writer.write(table_of(columns))
-    if writer.format == "table":
-        said = ", ".join(f"{name} = {text}" for name, text in pairs.items()) or "nothing"
-        say(f"Given {said}.")
+    return columns
 
 
 def _row(model: "MDNRegressor", names: list[str], pairs: dict[str, str]) -> "pa.Table":

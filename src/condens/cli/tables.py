@@ -2,9 +2,10 @@
 
 import io
 import json
+import os
 import sys
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, suppress
 from csv import writer
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, Self
@@ -14,7 +15,9 @@ from condens.errors import ArgumentError, DimensionError
 from condens.files import cannot_hold, writing
 
 if TYPE_CHECKING:
+    import numpy as np
     import pyarrow as pa
+    from numpy.typing import NDArray
 
     from condens.estimator.regressor import MDNRegressor
 
@@ -47,7 +50,7 @@ class Input(NamedTuple):
         """Return the whole table; the columns in `numeric` must hold numbers."""
         from condens.data.readers import read_table
 
-        return read_table(self.source, numeric=[*dict.fromkeys(numeric)], **self._options())
+        return read_table(self.source, numeric=[*dict.fromkeys(numeric)], **self.options())
 
     def batches(
         self, numeric: Sequence[str] = (), columns: Sequence[str] | None = None
@@ -56,9 +59,10 @@ class Input(NamedTuple):
         from condens.data.readers import read_batches
 
         names = [*dict.fromkeys(numeric)]
-        return read_batches(self.source, numeric=names, columns=columns, **self._options())
+        return read_batches(self.source, numeric=names, columns=columns, **self.options())
 
-    def _options(self) -> dict[str, Any]:
+    def options(self) -> dict[str, Any]:
+        """Return how to read, as the readers take it."""
         return {name: value for name, value in self._asdict().items() if name != "source"}
 
 
@@ -129,11 +133,73 @@ def target_names(model: "MDNRegressor") -> list[str]:
     return list(model.target_names_ or (f"y{number}" for number in range(model.n_targets_)))
 
 
-def column(table: "pa.Table", name: str | None, what: str) -> Any:
-    """Return a column as an array, or None where no name was given."""
-    if name is None:
-        return None
-    return take(table, [name], what)[name].to_numpy()
+class Names(NamedTuple):
+    """What errors call the columns of conditions and of targets."""
+
+    conditions: str = "the model's column"
+    targets: str = "the target"
+
+
+class Labelled(NamedTuple):
+    """Rows with known targets, and their weights and groups, if there are any."""
+
+    conditions: "pa.Table"
+    targets: "pa.Table"
+    weights: "NDArray[np.float64] | None" = None
+    groups: "NDArray[Any] | None" = None
+
+    @classmethod
+    def of(
+        cls,
+        table: "pa.Table",
+        conditions: Sequence[str],
+        targets: Sequence[str],
+        weights: str | None,
+        groups: str | None,
+        names: Names = Names(),  # noqa: B008
+    ) -> "Labelled":
+        """Return columns of a table; refuse names that it lacks, and weights below 0."""
+        weight = None if weights is None else take(table, [weights], "--weights")[weights]
+        group = None if groups is None else take(table, [groups], "--groups")[groups]
+        return cls(
+            take(table, conditions, names.conditions),
+            take(table, targets, names.targets),
+            None if weight is None else _checked_weights(weight.to_numpy()),
+            None if group is None else group.to_numpy(),
+        )
+
+    @classmethod
+    def read(
+        cls, source: Input, model: "MDNRegressor", weights: str | None, groups: str | None
+    ) -> "Labelled":
+        """Read the rows of a file that a model is judged by."""
+        targets = target_names(model)
+        numeric = [*numeric_names(model), *targets, *filter(None, [weights])]
+        return cls.of(source.read(numeric), condition_names(model), targets, weights, groups)
+
+    def take(self, rows: "NDArray[np.int64]") -> "Labelled":
+        """Return some of the rows."""
+        return Labelled(
+            self.conditions.take(rows),
+            self.targets.take(rows),
+            None if self.weights is None else self.weights[rows],
+            None if self.groups is None else self.groups[rows],
+        )
+
+
+def _checked_weights(weights: "NDArray[np.float64]") -> "NDArray[np.float64]":
+    import numpy as np
+
+    bad = ~(np.isfinite(weights) & (weights >= 0))
+    if bad.any():
+        row = int(bad.argmax())
+        raise ArgumentError(
+            "--weights",
+            got=f"has {weights[row]:g} at index [{row}]",
+            expected="numbers from 0 were expected",
+            fix="Use 0 to leave a row out.",
+        )
+    return weights
 
 
 # Out.
@@ -172,6 +238,9 @@ class Writer:
         format: see `options.Format`.
         force: overwrite a file.
         inputs: files that the command reads.
+        metadata: of the schema, in the formats that have one.
+        before_move: is called with the size and time of the written file, before it takes its
+            place.
     """
 
     def __init__(
@@ -181,6 +250,8 @@ class Writer:
         *,
         force: bool = False,
         inputs: Sequence[str | Path] = (),
+        metadata: dict[bytes, bytes] | None = None,
+        before_move: Callable[[os.stat_result], None] | None = None,
     ) -> None:
         if format is not None and format not in FORMATS:
             raise ArgumentError(
@@ -216,6 +287,7 @@ class Writer:
             )
         self.path = None if path is None else place_for(path, force=force, inputs=inputs)
         self.count = 0
+        self._metadata, self._before_move = metadata, before_move
         self._stack, self._file = ExitStack(), sys.stdout.buffer
         self._inner: Any = None
         self._shown: list[pa.Table] = []
@@ -226,11 +298,16 @@ class Writer:
         return self
 
     def __exit__(self, *error: Any) -> None:
-        if error[0] is None:
+        if error[0] is not None:
+            if self._inner is not None and self.format in BINARY:
+                with suppress(Exception):  # the first error is the one to tell
+                    self._inner.close()
+            self._stack.__exit__(*error)
+            return
+        with self._stack:
             self._end()
-        elif self._inner is not None and self.format in BINARY:
-            self._inner.close()
-        self._stack.__exit__(*error)
+            if self._before_move is not None:
+                self._before_move(os.fstat(self._file.fileno()))
 
     def write(self, part: "pa.Table") -> None:
         """Write some rows; every part has the same columns."""
@@ -240,6 +317,8 @@ class Writer:
         elif self.format in ("json", "jsonl"):
             self._write_json(part)
         else:
+            if self.format in BINARY:
+                part = part.replace_schema_metadata(self._metadata)
             if self._inner is None:
                 self._inner = _opened(self.format, self._file, part.schema)
             self._inner.write_table(part)

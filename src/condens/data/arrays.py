@@ -16,6 +16,17 @@ from torch import Tensor
 from condens.errors import ArgumentError, KindError, NotFiniteError, ShapeError
 
 Doubles = NDArray[np.float64]
+# Of single or of double precision.
+Floats = NDArray[np.floating[Any]]
+Precision = type[np.float32] | type[np.float64]
+
+# Rows that are looked at, or changed, at a time: a part of a large table fits into the cache.
+ROWS_PER_BLOCK = 1 << 14
+# Dtypes whose numbers single precision holds exactly; those of numpy are asked.
+_NARROW = {
+    *(torch.float32, torch.float16, torch.bfloat16),
+    *(torch.bool, torch.int8, torch.uint8, torch.int16),
+}
 
 NUMBERS = (Real, np.bool_, Decimal)
 NUMBERS_EXPECTED = "real numbers were expected"
@@ -46,16 +57,38 @@ def as_doubles(values: Any, name: str) -> Doubles:
     >>> as_doubles([[1, None], [True, 0.5]], "table").tolist()
     [[1.0, nan], [1.0, 0.5]]
     """
+    return np.asarray(as_floats(values, name, lambda _: np.float64), dtype=np.float64)
+
+
+def exact_precision(dtype: np.dtype[Any]) -> Precision:
+    """Return single precision where it holds every number of a dtype, else double precision.
+
+    >>> exact_precision(np.dtype("int16")), exact_precision(np.dtype("int32"))
+    (<class 'numpy.float32'>, <class 'numpy.float64'>)
+    """
+    return np.float32 if np.can_cast(dtype, np.float32) else np.float64
+
+
+def as_floats(
+    values: Any, name: str, precision: Callable[[np.dtype[Any]], Precision] = exact_precision
+) -> Floats:
+    """Return numbers in the precision for their dtype, in their shape, with at most one copy."""
     if isinstance(values, Tensor):
-        return dense(values, name).cpu().double().contiguous().numpy()
+        given = dense(values, name).cpu()
+        found = precision(np.dtype("float32" if given.dtype in _NARROW else "float64"))
+        dtype = torch.float32 if found is np.float32 else torch.float64
+        return given.to(dtype).contiguous().numpy()
     if hasattr(values, "nnz") and hasattr(values, "toarray"):
         raise sparse(name, type(values).__name__, ".toarray()")
     if isinstance(values, np.ma.MaskedArray):
-        return np.where(np.ma.getmaskarray(values), np.nan, as_doubles(values.data, name))
-    return as_numbers(values, name, np.float64)
+        whole = as_floats(values.data, name, precision)
+        return np.where(np.ma.getmaskarray(values), whole.dtype.type(np.nan), whole)
+    return as_numbers(values, name, precision)
 
 
-def as_numbers(values: Any, name: str, dtype: type[np.float64] | None = None) -> NDArray[Any]:
+def as_numbers(
+    values: Any, name: str, precision: Callable[[np.dtype[Any]], Precision] | None = None
+) -> NDArray[Any]:
     """Return real numbers in an array that torch takes; by default of the dtype they have."""
     try:
         array = np.asarray(values)
@@ -74,7 +107,8 @@ def as_numbers(values: Any, name: str, dtype: type[np.float64] | None = None) ->
     # Torch has neither long doubles nor another byte order than the machine's.
     native = np.float64 if array.dtype.itemsize > 8 else array.dtype.newbyteorder("=")
     with np.errstate(over="ignore"):  # a number that a double cannot hold is refused as infinite
-        return np.require(array, dtype or native, ["C", "W"])
+        dtype = native if precision is None else precision(array.dtype)
+        return np.require(array, dtype, ["C", "W"])
 
 
 def dense(values: Tensor, name: str) -> Tensor:
@@ -116,17 +150,23 @@ def from_objects(objects: NDArray[np.object_], name: str, where: str = "") -> Do
         ) from None
 
 
-def refuse_infinite(numbers: Doubles, labels: list[str], name: str) -> None:
+def row_blocks(n_rows: int) -> list[slice]:
+    """Return the rows of a table, some at a time."""
+    return [slice(start, start + ROWS_PER_BLOCK) for start in range(0, n_rows, ROWS_PER_BLOCK)]
+
+
+def refuse_infinite(numbers: Floats, labels: list[str], name: str) -> None:
     """Raise where a number is infinite. Shapes: numbers [n, P]; a label for each column."""
-    infinite = np.isinf(numbers)
-    if infinite.any():
-        row, column = np.argwhere(infinite)[0]
-        raise NotFiniteError(
-            name,
-            got=f"is {numbers[row, column]:g} in row {row}, {labels[column]}",
-            expected="finite numbers were expected",
-            fix="Remove the row, or mark the entry as missing with NaN.",
-        )
+    for some in row_blocks(len(numbers)):
+        infinite = np.isinf(numbers[some])
+        if infinite.any():
+            row, column = np.argwhere(infinite)[0] + (some.start, 0)
+            raise NotFiniteError(
+                name,
+                got=f"is {numbers[row, column]:g} in row {row}, {labels[column]}",
+                expected="finite numbers were expected",
+                fix="Remove the row, or mark the entry as missing with NaN.",
+            )
 
 
 def unusable(

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from condens.data.arrays import Doubles, text_advice
+from condens.data.arrays import Floats, row_blocks, text_advice
 from condens.data.frames import Category, Codes, kind_of
 from condens.data.table import Table, TableLike
 from condens.errors import ArgumentError, DimensionError, NotFiniteError, ShapeError
@@ -140,16 +140,19 @@ class TableEncoder:
         return found
 
     def encode(self, table: TableLike | Table, name: str = "table") -> Tensor:
-        """Return the rows of a table [n, C] in double precision; an array may share its memory."""
+        """Return the rows of a table [n, C] in double precision; an array may share its memory.
+
+        Those of a `Table` that was read compactly are in single precision too, if it holds the
+        medians exactly.
+        """
         given = Table.read(table, name)
         self._check_columns(given, name)
         fills = {i: f.fill for i, f in enumerate(self.features) if isinstance(f, Numbers)}
         numbers = _numbers(given, list(fills), name)
         fill = np.array(list(fills.values()), dtype=np.float64)  # NaN where none was missing
-        missing = np.isnan(numbers)
-        unlearned = missing & np.isnan(fill)
-        if unlearned.any():
-            column, row = np.argwhere(unlearned.T)[0]
+        whole, blocks = np.isnan(fill), row_blocks(len(numbers))
+        if any((np.isnan(numbers[some]) & whole).any() for some in blocks):
+            column, row = np.argwhere((np.isnan(numbers) & whole).T)[0]
             raise NotFiniteError(
                 name,
                 got=f"lacks a number in row {row}, {given.labels[list(fills)[column]]}",
@@ -158,13 +161,17 @@ class TableEncoder:
             )
         if numbers.shape[1] == self.columns:
             return torch.from_numpy(numbers)
-        codes = [
-            _codes(given, place, feature, name)
-            for place, feature in enumerate(self.features)
-            if isinstance(feature, Categories)
-        ]
-        parts = [np.where(missing, fill, numbers), missing[:, ~np.isnan(fill)], *codes]
-        return torch.from_numpy(np.column_stack(parts))
+        with np.errstate(over="ignore"):
+            exact = np.array_equal(fill, fill.astype(numbers.dtype), equal_nan=True)
+        encoded = np.empty((len(numbers), self.columns), numbers.dtype if exact else np.float64)
+        for some in blocks:
+            missing = np.isnan(numbers[some])
+            encoded[some, : len(fill)] = np.where(missing, fill, numbers[some])
+            encoded[some, len(fill) : self.numeric] = missing[:, ~whole]
+        coded = [(i, f) for i, f in enumerate(self.features) if isinstance(f, Categories)]
+        for column, (place, feature) in enumerate(coded, self.numeric):
+            encoded[:, column] = _codes(given, place, feature, name)
+        return torch.from_numpy(encoded)
 
     def _check_columns(self, given: Table, name: str) -> None:
         """Raise unless a table has the columns that were fitted, in their order."""
@@ -225,7 +232,7 @@ def _learn_categories(column: Codes, name: str, label: str) -> Categories:
     return Categories(tuple(values), len(seen) < len(column.codes))
 
 
-def _learn_numbers(column: Doubles, name: str, label: str) -> Numbers:
+def _learn_numbers(column: Floats, name: str, label: str) -> Numbers:
     observed = column[~np.isnan(column)]
     if len(observed) == len(column):
         return Numbers()
@@ -236,12 +243,12 @@ def _learn_numbers(column: Doubles, name: str, label: str) -> Numbers:
             expected="at least one is needed",
             fix="Drop the column.",
         )
-    low, high = (np.quantile(observed, 0.5, method=m) for m in ("lower", "higher"))
+    low, high = (float(np.quantile(observed, 0.5, method=m)) for m in ("lower", "higher"))
     # Halved before the sum, which might be too large.
-    return Numbers(float(low / 2 + high / 2))
+    return Numbers(low / 2 + high / 2)
 
 
-def _numbers(given: Table, places: list[int], name: str) -> Doubles:
+def _numbers(given: Table, places: list[int], name: str) -> Floats:
     """Return the columns that were numbers when fitted."""
     for place in places:
         if place in given.codes:

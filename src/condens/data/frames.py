@@ -9,7 +9,14 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from condens.data.arrays import NUMBERS, Doubles, from_objects, sparse, unusable
+from condens.data.arrays import (
+    NUMBERS,
+    Floats,
+    exact_precision,
+    from_objects,
+    sparse,
+    unusable,
+)
 from condens.errors import ArgumentError
 from condens.scalars import printable
 
@@ -24,7 +31,7 @@ class Codes(NamedTuple):
     values: list[Category]
 
 
-Column = Doubles | Codes
+Column = Floats | Codes
 
 
 def is_frame(table: Any) -> bool:
@@ -52,7 +59,10 @@ def names_of(frame: Any) -> list[Any]:
 
 
 def columns_of(frame: Any, name: str) -> tuple[list[Any], list[Column]]:
-    """Return the names of a frame's columns, and the columns."""
+    """Return the names of a frame's columns, and the columns.
+
+    Numbers are in single precision where it holds them exactly, and may share the frame's memory.
+    """
     pandas, polars = hasattr(type(frame), "iloc"), hasattr(type(frame), "get_columns")
     pyarrow = hasattr(type(frame), "column_names") and hasattr(type(frame), "schema")
     if not pandas and not polars and not pyarrow:
@@ -88,7 +98,8 @@ def _of_pandas(series: Any, name: str, where: str) -> Column:
     if hasattr(dtype, "categories"):
         return _codes(series.cat.codes.to_numpy(), series.cat.categories.tolist(), name, where)
     if issubclass(dtype.type, NUMBERS) and dtype.kind in "fiub":
-        return np.asarray(series.to_numpy(dtype=np.float64, na_value=np.nan))
+        precision = exact_precision(np.dtype(dtype.type))
+        return np.asarray(series.to_numpy(dtype=precision, na_value=np.nan))
     if dtype.kind != "O" or hasattr(dtype, "freq"):  # periods have one
         kind = datetime.date if hasattr(dtype, "freq") else dtype.type
         raise unusable(name, dtype, kind, where, EXPECTED)
@@ -104,7 +115,8 @@ def _of_pandas(series: Any, name: str, where: str) -> Column:
 def _of_polars(series: Any, name: str, where: str) -> Column:
     kind = series.dtype.to_python()
     if kind is type(None) or issubclass(kind, NUMBERS):
-        return np.asarray(series.cast(float).to_numpy())
+        narrow = str(series.dtype) == "Float32"
+        return np.asarray((series if narrow else series.cast(float)).to_numpy())
     if kind is not str:
         raise unusable(name, series.dtype, kind, where, EXPECTED)
     text = series.cast(str)
@@ -131,8 +143,8 @@ def _of_pyarrow(series: Any, name: str, where: str) -> Column:
         raise unusable(name, printable(str(dtype)), kind, where, EXPECTED)
     if not text and not categories:
         # Unsafe: whole numbers above 2^53 are rounded, as in other frames.
-        doubles = series.cast(pa.float64(), safe=False)
-        return np.array(doubles.to_numpy(zero_copy_only=False), dtype=np.float64)
+        wide = series if kinds.is_float32(dtype) else series.cast(pa.float64(), safe=False)
+        return np.asarray(wide.to_numpy(zero_copy_only=False))
     if kinds.is_floating(dtype):
         series = pc.if_else(pc.is_nan(series), None, series)
     coded = pa.chunked_array([series] if isinstance(series, pa.Array) else series.chunks, dtype)

@@ -4,6 +4,7 @@ import codecs
 import reprlib
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, Literal
 
 from condens.data.sources import FORMATS, TableSource
@@ -12,6 +13,8 @@ from condens.scalars import as_choice, refused
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from condens.data.formats import Request
 
 Format = Literal["csv", "tsv", "parquet", "arrow", "jsonl"]
 Dates = Literal["refuse", "seconds"]
@@ -52,8 +55,8 @@ def read_table(
     {'size': [1.5, None], 'town': ['Ulm', 'Aix']}
     """
     formats = _formats("read_table")
-    request = _checked(columns, format, delimiter, decimal, encoding, numeric, dates)
-    return formats.whole(source, formats.Request(*request))
+    request = _request(columns, numeric, format, delimiter, decimal, encoding, dates)
+    return formats.whole(source, request)
 
 
 def read_batches(
@@ -78,13 +81,13 @@ def read_batches(
     [{'a': [1.0], 'b': ['2']}]
     """
     formats = _formats("read_batches")
-    request = _checked(columns, format, delimiter, decimal, encoding, numeric, dates)
-    batches = formats.batches(source, formats.Request(*request))
+    request = _request(columns, numeric, format, delimiter, decimal, encoding, dates)
+    batches = formats.batches(source, request)
     # The first batch now, so that a wrong file is refused here.
     return chain([next(batches)], batches)
 
 
-def _formats(name: str) -> Any:
+def _formats(name: str) -> ModuleType:
     try:
         from condens.data import formats
     except ModuleNotFoundError as error:
@@ -94,16 +97,18 @@ def _formats(name: str) -> Any:
     return formats
 
 
-def _checked(
-    columns: Any,
-    file_format: Any,
-    delimiter: Any,
-    decimal: Any,
-    encoding: Any,
-    numeric: Any,
-    dates: Any,
-) -> tuple[Any, ...]:
-    """Return the arguments, as `Request` takes them."""
+def _request(
+    columns: Sequence[str] | None,
+    numeric: Sequence[str],
+    file_format: Format | None,
+    delimiter: str | None,
+    decimal: Literal[".", ","] | None,
+    encoding: str | None,
+    dates: Dates,
+) -> "Request":
+    """Return what to read, checked."""
+    from condens.data.formats import Request
+
     chosen = None if columns is None else _names("columns", columns)
     numbers = _names("numeric", numeric)
     if chosen is not None:
@@ -128,7 +133,7 @@ def _checked(
             "a single character was expected that is no letter, digit, quote or line end",
             "Leave it out to recognise it.",
         )
-    return chosen, numbers, file_format, delimiter, decimal, _codec(encoding), dates
+    return Request(chosen, numbers, file_format, delimiter, decimal, _codec(encoding), dates)
 
 
 def _names(argument: str, names: Any) -> tuple[str, ...]:

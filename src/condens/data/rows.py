@@ -7,7 +7,7 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from condens.data.arrays import as_numbers, dense
+from condens.data.arrays import ROWS_PER_BLOCK, as_numbers, dense
 from condens.errors import ArgumentError, NotFiniteError, ShapeError
 
 
@@ -65,11 +65,11 @@ class Rows(NamedTuple):
         _check_finite(
             first,
             condition,
-            ~condition.isfinite(),
+            lambda some: ~some.isfinite(),
             "Drop such rows, or fill the entries and add a column that says which were filled.",
         )
         _check_finite(
-            second, target, target.isinf(), "Drop the row, or mark the entry missing with NaN."
+            second, target, torch.isinf, "Drop the row, or mark the entry missing with NaN."
         )
         return cls(condition, target, None if weights is None else _weights(weights, target, third))
 
@@ -169,7 +169,7 @@ def _weights(values: Any, target: Tensor, name: str) -> Tensor:
     _check_finite(
         name,
         weights,
-        ~(weights.isfinite() & (weights >= 0)),
+        lambda some: ~(some.isfinite() & (some >= 0)),
         "Use zero to leave a row out.",
         expected="finite numbers that are not negative were expected",
     )
@@ -179,12 +179,16 @@ def _weights(values: Any, target: Tensor, name: str) -> Tensor:
 def _check_finite(
     name: str,
     values: Tensor,
-    wrong: Tensor,
+    wrong: Callable[[Tensor], Tensor],
     fix: str,
     expected: str = "finite numbers were expected",
 ) -> None:
-    if bool(wrong.any()):
-        place = [int(i) for i in wrong.nonzero()[0]]
+    for number, some in enumerate(values.split(ROWS_PER_BLOCK)):
+        found = wrong(some)
+        if not bool(found.any()):
+            continue
+        row, *others = (int(i) for i in found.nonzero()[0])
+        place = [number * ROWS_PER_BLOCK + row, *others]
         where = f"at {place}" if len(place) > 1 else f"in row {place[0]}"
         raise NotFiniteError(
             name,

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Doubles = NDArray[np.float64]
-# The squares of larger numbers might overflow: their sums have more digits, and a larger exponent.
+# Sums of larger numbers might overflow; a longer number has a larger exponent.
 _LARGE = 1e150
 
 
@@ -42,7 +42,11 @@ class Moments:
         rest = np.where(seen, rows - mean, 0)
         # The sum of the rest is rounding, and corrects the mean.
         mean = mean + rest.sum(0) / some
-        squares = np.where(seen, (rows - mean) ** 2, 0).sum(0).astype(np.longdouble)
+        rest = np.where(seen, rows - mean, 0)
+        # Of the size of one before it is squared, which might be too large or too small.
+        _, exponent = np.frexp(np.abs(rest).max(0, initial=0))
+        parts = np.ldexp(rest, -exponent).astype(np.float64)
+        squares = np.ldexp((parts**2).sum(0).astype(np.longdouble), 2 * exponent)
         return cls(
             count,
             mean.astype(np.float64),

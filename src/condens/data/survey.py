@@ -97,6 +97,10 @@ class Roles:
             SAMPLE_ROWS / n_rows,
         )
 
+    def trained(self, roles: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Tell which rows some member trains on: a single one does on no row of its fold."""
+        return roles >= TRAINING if self.n_folds > 1 else roles == TRAINING
+
     def assign(self, numbers: NDArray[np.float64]) -> NDArray[np.int64]:
         """Return the roles of rows by their hashes."""
         ends = np.cumsum(
@@ -169,8 +173,8 @@ class Segment:
         quantiles: of the same columns, as sketches pass them on.
         categories: how often every value occurs, by column; None stands for missing.
         apart: tables of rows that are set apart, or sampled, by role.
-        counts, weights: of useful training rows, in all and by fold.
-        rows: for training; those of them that count.
+        weights: of useful rows, by fold and, last, of all that are not set apart.
+        rows, useful: rows that some member trains on, and those of them that count.
         missing: whether a target is missing somewhere.
     """
 
@@ -223,15 +227,16 @@ def survey_segment(
     found = Segment(weights=np.zeros(roles.n_folds + 1))
     sketches: list[Sketch] = []
     for block in blocks(shards, pieces, columns, roles):
-        training, useful = block.roles >= TRAINING, block.useful
-        numbers = np.column_stack([block.table.numbers, block.target])[training & useful]
+        useful = block.useful
+        trained = roles.trained(block.roles) & useful
+        numbers = np.column_stack([block.table.numbers, block.target])[trained]
         sketches = sketches or [Sketch() for _ in range(numbers.shape[1])]
         if len(numbers):
             moments = Moments.of(numbers)
             found.moments = moments if found.moments is None else found.moments.merged(moments)
             for sketch, column in zip(sketches, numbers.T, strict=True):
                 sketch.add(column)
-        _count(found, block, training & useful)
+        _count(found, block, roles, trained)
         _set_apart(found, block, columns, roles, useful)
     found.quantiles = [sketch.passed_on() for sketch in sketches]
     for tables in found.apart.values():
@@ -239,9 +244,9 @@ def survey_segment(
     return found
 
 
-def _count(found: Segment, block: Block, counts: NDArray[np.bool_]) -> None:
+def _count(found: Segment, block: Block, roles: Roles, trained: NDArray[np.bool_]) -> None:
     for place, codes in block.table.codes.items():
-        seen = codes.codes[counts]
+        seen = codes.codes[trained]
         each = np.bincount(seen[seen >= 0], minlength=len(codes.values))
         counter = found.categories.setdefault(place, Counter())
         counter.update({v: int(n) for v, n in zip(codes.values, each, strict=True) if n})
@@ -250,10 +255,10 @@ def _count(found: Segment, block: Block, counts: NDArray[np.bool_]) -> None:
         if len(counter) > 2 * MAX_CATEGORIES:  # which is refused in the end
             for value, _ in counter.most_common()[2 * MAX_CATEGORIES :]:
                 del counter[value]
-    found.rows += int((block.roles >= TRAINING).sum())
-    found.useful += int(counts.sum())
-    found.missing = found.missing or bool(np.isnan(block.target[counts]).any())
-    weights = np.where(counts, block.weights, 0.0)
+    found.rows += int(roles.trained(block.roles).sum())
+    found.useful += int(trained.sum())
+    found.missing = found.missing or bool(np.isnan(block.target[trained]).any())
+    weights = np.where((block.roles >= TRAINING) & block.useful, block.weights, 0.0)
     found.weights[-1] += weights.sum()
     for fold in range(len(found.weights) - 1):
         found.weights[fold] += weights[block.roles == fold].sum()
@@ -277,7 +282,7 @@ def _set_apart(
         "calibration": (block.roles == CALIBRATION) & useful,
         "adjustment": (block.roles == ADJUSTMENT) & useful,
         "validation": (block.roles >= 0) & useful,
-        "sample": (block.roles >= TRAINING) & useful & (hashes["sample"] < roles.sample),
+        "sample": roles.trained(block.roles) & useful & (hashes["sample"] < roles.sample),
     }
     for name, chosen in picked.items():
         if chosen.any():

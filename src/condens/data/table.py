@@ -10,8 +10,10 @@ from torch import Tensor
 
 from condens.data.arrays import (
     NUMBERS_EXPECTED,
-    Doubles,
+    Floats,
+    Precision,
     as_doubles,
+    as_floats,
     refuse_infinite,
     text_advice,
 )
@@ -26,14 +28,15 @@ class Table(NamedTuple):
     """The columns of a table, numbers apart from categories.
 
     Args:
-        numbers: [n, P], NaN where one is missing; columns without any value are among them.
+        numbers: [n, P], NaN where one is missing; columns without any value are among them. In
+            double precision, or, by `read_compact`, in single precision.
         places: the positions of these P columns in the table.
         codes: the other columns, by position.
         labels: of the columns, in messages.
         names: of the columns, if all of them are text.
     """
 
-    numbers: Doubles
+    numbers: Floats
     places: list[int]
     codes: dict[int, Codes]
     labels: list[str]
@@ -42,9 +45,25 @@ class Table(NamedTuple):
     @classmethod
     def read(cls, table: TableLike, name: str) -> Self:
         """Return a checked frame, array, tensor or list of rows; a `Table` as it is."""
+        return cls._checked(table, name, np.float64)
+
+    @classmethod
+    def read_compact(cls, table: TableLike, name: str) -> Self:
+        """Return the same in single precision, if that holds all numbers of the table exactly.
+
+        An array may share its memory.
+
+        >>> Table.read_compact(np.zeros((2, 1), np.float32), "X").numbers.dtype
+        dtype('float32')
+        """
+        return cls._checked(table, name, None)
+
+    @classmethod
+    def _checked(cls, table: TableLike, name: str, precision: Precision | None) -> Self:
         if isinstance(table, cls):
             return table
-        made = cls._of_frame(table, name) if is_frame(table) else cls._of_array(table, name)
+        read = cls._of_frame if is_frame(table) else cls._of_array
+        made = read(table, name, precision)
         rows, columns = len(made.numbers), len(made.labels)
         if not rows or not columns:
             # The words of scikit-learn, which users know and search for.
@@ -56,11 +75,15 @@ class Table(NamedTuple):
         return made
 
     @classmethod
-    def _of_frame(cls, frame: Any, name: str) -> Self:
+    def _of_frame(cls, frame: Any, name: str, precision: Precision | None) -> Self:
         names, columns = columns_of(frame, name)
         numbers = {i: c for i, c in enumerate(columns) if not isinstance(c, Codes)}
         codes = {i: c for i, c in enumerate(columns) if isinstance(c, Codes)}
-        matrix = np.column_stack(list(numbers.values())) if numbers else np.empty((len(frame), 0))
+        matrix = (
+            np.stack(list(numbers.values()), 1, dtype=precision)
+            if numbers
+            else np.empty((len(frame), 0))
+        )
         return cls(
             matrix,
             list(numbers),
@@ -70,8 +93,8 @@ class Table(NamedTuple):
         )
 
     @classmethod
-    def _of_array(cls, table: Any, name: str) -> Self:
-        matrix = as_doubles(table, name)
+    def _of_array(cls, table: Any, name: str, precision: Precision | None) -> Self:
+        matrix = as_floats(table, name) if precision is None else as_doubles(table, name)
         if matrix.ndim != 2:
             # The words of scikit-learn again.
             raise ShapeError(

@@ -48,7 +48,7 @@ class Inputs:
         target_transform: choice.TargetTransform,
     ) -> tuple[Self, Rows]:
         """Learn the columns; return them and the rows."""
-        table = Table.read(X, "X")
+        table = Table.read_compact(X, "X")
         target = _read_targets(y, "y")
         encoder = TableEncoder.fit(table, "X")
         rows = Rows.of(encoder.encode(table, "X"), target.values, sample_weight, names=NAMES)
@@ -64,7 +64,7 @@ class Inputs:
 
     def rows(
         self,
-        X: TableLike,  # noqa: N803
+        X: TableLike | Table,  # noqa: N803
         y: TableLike,
         sample_weight: ArrayLike | None = None,
         *,

@@ -5,7 +5,7 @@ Without the tail, which is there for surprises: only log densities and calibrate
 
 import warnings
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -57,6 +57,10 @@ class Predictions:
         for part in self.condition.split(ROWS_PER_BLOCK):
             yield Predictions(self.network, part, self.flat).densities(tail=tail)
 
+    def pairs(self, target: Tensor) -> Iterator[tuple[Mixture, Tensor]]:
+        """Yield the densities of some rows at a time, tail included, with the rows' targets."""
+        yield from zip(self.blocks(tail=True), target.split(ROWS_PER_BLOCK), strict=True)
+
     def mean(self) -> Array:
         """Return the means, [n] or [n, D]."""
         return self._each(lambda part: _finite(self._bounded(part).mean))
@@ -99,8 +103,7 @@ class Predictions:
 
     def log_prob(self, target: Tensor) -> Array:
         """Return the log density of the observed entries of each row [n]."""
-        pairs = zip(self.blocks(tail=True), target.split(ROWS_PER_BLOCK), strict=True)
-        return torch.cat([part.observed_log_prob(some) for part, some in pairs]).numpy()
+        return torch.cat([p.observed_log_prob(some) for p, some in self.pairs(target)]).numpy()
 
     def calibration(self, target: Tensor, seed: int = 0) -> tuple[Array, Array]:
         """Return the probability integral transforms [n, D] and the coverages of regions [n].
@@ -118,29 +121,26 @@ class Predictions:
             regions.append(part.hpd_coverage(some, generator=generator))
         return torch.cat(uniform).numpy(), torch.cat(regions).numpy()
 
-    def warn_of_extrapolation(self, labels: list[str]) -> None:
-        """Warn of rows far outside those of the fit; `labels` are the names of the columns."""
+    def extrapolation(self, labels: list[str]) -> "Extrapolation | None":
+        """Count rows far outside those of the fit; `labels` are the names of the columns."""
         scaling = self.network.condition_scaling
         if scaling is None:
-            return
+            return None
         outside = scaling.outside(self.condition)
-        counts = outside.sum(0)
-        columns = counts.nonzero().flatten().tolist()
-        listed = [
-            f"{labels[c]} in {counts[c]} row(s), where {scaling.lower[c]:.6g} to "
-            f"{scaling.upper[c]:.6g} was fitted"
-            for c in columns[:MAX_LISTED_COLUMNS]
-        ]
-        if len(columns) > MAX_LISTED_COLUMNS:
-            listed.append(f"and {len(columns) - MAX_LISTED_COLUMNS} more column(s)")
-        if columns:
-            warnings.warn(
-                f"X is far outside the rows of the fit in {int(outside.any(1).sum())} of "
-                f"{len(outside)} row(s): {'; '.join(listed)}. No data support these predictions: "
-                "leave such rows out, or fit on rows like them.",
-                ExtrapolationWarning,
-                stacklevel=caller_level(),
-            )
+        return Extrapolation(
+            len(outside),
+            int(outside.any(1).sum()),
+            outside.sum(0),
+            scaling.lower,
+            scaling.upper,
+            labels,
+        )
+
+    def warn_of_extrapolation(self, labels: list[str]) -> None:
+        """Warn of rows far outside those of the fit."""
+        found = self.extrapolation(labels)
+        if found is not None:
+            found.warn()
 
     def _bounded(self, part: Mixture) -> Mixture:
         """Return densities with bounded components in the targets whose moments grow with exp."""
@@ -157,6 +157,53 @@ class Predictions:
     def _shaped(self, answer: Tensor, axis: int | None) -> Array:
         """Return an array, without the axis of the targets if y had none."""
         return (answer.squeeze(axis) if self.flat and axis is not None else answer).numpy()
+
+
+@dataclass(frozen=True, eq=False)
+class Extrapolation:
+    """How many rows are far outside those of a fit; the sum of two is that of both tables.
+
+    Args:
+        n_rows: of the table.
+        n_outside: of them, outside in any column.
+        counts: of rows outside, by column [C].
+        lower, upper: what was fitted, by column [C].
+        labels: names of the columns.
+    """
+
+    n_rows: int
+    n_outside: int
+    counts: Tensor
+    lower: Tensor
+    upper: Tensor
+    labels: list[str]
+
+    def __add__(self, other: "Extrapolation") -> "Extrapolation":
+        return replace(
+            self,
+            n_rows=self.n_rows + other.n_rows,
+            n_outside=self.n_outside + other.n_outside,
+            counts=self.counts + other.counts,
+        )
+
+    def warn(self) -> None:
+        """Warn if there are any."""
+        columns = self.counts.nonzero().flatten().tolist()
+        listed = [
+            f"{self.labels[c]} in {self.counts[c]} row(s), where {self.lower[c]:.6g} to "
+            f"{self.upper[c]:.6g} was fitted"
+            for c in columns[:MAX_LISTED_COLUMNS]
+        ]
+        if len(columns) > MAX_LISTED_COLUMNS:
+            listed.append(f"and {len(columns) - MAX_LISTED_COLUMNS} more column(s)")
+        if columns:
+            warnings.warn(
+                f"X is far outside the rows of the fit in {self.n_outside} of {self.n_rows} "
+                f"row(s): {'; '.join(listed)}. No data support these predictions: leave such rows "
+                "out, or fit on rows like them.",
+                ExtrapolationWarning,
+                stacklevel=caller_level(),
+            )
 
 
 def draw_seed(random_state: Any) -> int:

@@ -17,7 +17,7 @@ from sklearn.metrics import r2_score
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Generator, Tensor, nn
 
-from condens.data import Rows, TableEncoder, TableLike
+from condens.data import Rows, Table, TableEncoder, TableLike
 from condens.data.frames import is_frame
 from condens.data.groups import number_groups, read_groups
 from condens.data.stream import Shards
@@ -888,8 +888,8 @@ class MDNRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         return self.calibration_
 
     def _calibrate(self, rows: Rows, groups: Tensor | None) -> Self:
-        found = Predictions(self.network_, rows.condition, flat=False)
-        self.calibration_ = Calibration.of(found.densities(tail=True), rows.target, groups)
+        found = Predictions(self.network_, rows.condition.double(), flat=False)
+        self.calibration_ = Calibration.of_parts(found.pairs(rows.target), groups)
         return self
 
     def _set(self, fitted: Fitted) -> Self:
@@ -920,7 +920,8 @@ class MDNRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         if keep:
             self._check_columns(table[0])
             inputs = self.inputs_
-            given = inputs.supported(inputs.rows(*table))
+            given = inputs.rows(Table.read_compact(table[0], "X"), *table[1:])
+            given = inputs.supported(given)
             asked = choose_transforms(
                 self.target_transform, inputs.labels, inputs.transforms.__getitem__
             )
@@ -944,6 +945,7 @@ class MDNRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
             n_members=parameters["n_members"],
             again=parameters["warm_start"] or parameters["directory"] is not None,
         )
+        del given  # a copy of the table, once rows are held out
         return self._learn(parameters, inputs, architecture, division, seed, keep=keep)
 
     def _check_resumable(self, parameters: dict[str, Any], *, keep: bool) -> None:

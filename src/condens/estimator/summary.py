@@ -7,6 +7,7 @@ from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import Tensor
 
 from condens.data import Rows, TableEncoder
 from condens.data.encoder import Categories
@@ -164,11 +165,13 @@ class Summary:
     @classmethod
     def of(cls, rows: Rows, encoder: TableEncoder) -> Self:
         """Summarise rows that an encoder has read."""
-        target = rows.target.double().numpy()[:, :MAX_COLUMNS]
         return cls(
             len(rows),
-            tuple(_conditions(rows.condition.double().numpy(), encoder)),
-            tuple(NumberSummary.of(column) for column in target.T),
+            tuple(_conditions(rows.condition, encoder)),
+            tuple(
+                NumberSummary.of(column.double().numpy())
+                for column in rows.target[:, :MAX_COLUMNS].unbind(1)
+            ),
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -195,17 +198,16 @@ class Summary:
 
 
 def _conditions(
-    condition: NDArray[np.float64], encoder: TableEncoder
+    condition: Tensor, encoder: TableEncoder
 ) -> Iterator[NumberSummary | CategorySummary]:
     pairs = zip(encoder.features, encoder.places, strict=True)
     for feature, (place, *flag) in list(pairs)[:MAX_COLUMNS]:
-        column = condition[:, place]
+        column = condition[:, place].double().numpy()
         if isinstance(feature, Categories):
             yield CategorySummary.of(column, feature)
         else:
-            yield NumberSummary.of(
-                np.where(condition[:, flag[0]] > 0, np.nan, column) if flag else column
-            )
+            missing = condition[:, flag[0]].numpy() > 0 if flag else False
+            yield NumberSummary.of(np.where(missing, np.nan, column))
 
 
 def _counts(values: Sequence[Any], most: int) -> tuple[int, ...]:

@@ -13,7 +13,7 @@ group with the probability asked for (hierarchical conformal prediction, Lee et 
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
@@ -123,6 +123,26 @@ class Calibration:
     ) -> None:
         self.ranks, self.levels = ranks, tuple(levels)
         self.weights = None if weights is None else tuple(weights)
+
+    @classmethod
+    def of_parts(
+        cls, parts: Iterable[tuple[Mixture, Tensor]], groups: Tensor | None = None
+    ) -> "Calibration":
+        """Score targets by their densities as `of` does, some rows at a time, in double precision.
+
+        `groups` are the numbers of the groups of all rows [m].
+        """
+        found, gaps = list[Calibration](), list[Tensor]()
+        for mixture, target in parts:
+            found.append(cls.of(mixture, target))
+            gaps.append(target.isnan())
+        ranks = torch.cat([part.ranks for part in found])
+        levels = [torch.cat(each) for each in zip(*(part.levels for part in found), strict=True)]
+        if groups is None:
+            return cls(ranks, levels)
+        missing = torch.cat(gaps)
+        counted = (~missing.any(1), *(~missing).unbind(1))
+        return cls(ranks, levels, [_weights(groups[rows]) for rows in counted])
 
     @classmethod
     @torch.no_grad()

@@ -11,7 +11,7 @@ from condens.errors import ArgumentError, ModelFileError, NotFiniteError, ShapeE
 from condens.functional.mixture import joint_log_prob
 from condens.functional.triangular import from_upper_root, packed_size
 from condens.nn.randomness import seeded_generator
-from condens.nn.scaling import Standardiser
+from condens.nn.scaling import ROWS_PER_BLOCK, Standardiser
 
 # Rows that are looked at, and the part of them that the density is not fitted to.
 MAX_ROWS, HELD_OUT_FRACTION = 5000, 0.2
@@ -267,7 +267,7 @@ def _as_rows(condition: Tensor) -> Tensor:
             expected="a tensor [rows, columns] was expected",
             fix="Pass rows as the network reads them.",
         )
-    if not bool(condition.isfinite().all()):
+    if not all(bool(some.isfinite().all()) for some in condition.split(ROWS_PER_BLOCK)):
         raise NotFiniteError(
             "condition",
             got="has entries that are NaN or infinite",

@@ -114,7 +114,9 @@ def surround(
 
     Shapes: target [n, D], standardised; weights [n] → [S], [S, D] and [S, D, D].
     """
-    centre, covariance = _moments(target.clamp(-HEAVY_TAIL_RATIO, HEAVY_TAIL_RATIO), weights)
+    centre, covariance = _moments(
+        target.double().clamp(-HEAVY_TAIL_RATIO, HEAVY_TAIL_RATIO), weights
+    )
     scales = SCALES.to(target.device)
     means = centre.expand(len(scales), -1)
     factors = scales.unsqueeze(-1).expand_as(means)
@@ -131,13 +133,15 @@ def surround(
 
 
 def _moments(target: Tensor, weights: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Return the mean [D] and the covariance [D, D] of the observed entries."""
+    """Return the mean [D] and the covariance [D, D] of the observed entries; targets change."""
     seen = (~target.isnan()).double()
     counts = seen if weights is None else seen * weights.double().unsqueeze(-1)
     # A column that nobody observed has mean 0.
     total = counts.sum(0).clamp(min=torch.finfo(torch.float64).tiny)
-    centre = (counts * target.nan_to_num(nan=0.0)).sum(0) / total
-    offset = (counts / total).sqrt() * (target - centre).nan_to_num(nan=0.0)
+    centre = target.nan_to_num(nan=0.0).mul_(counts).sum(0) / total
+    # In place, both ours: of many rows every copy counts.
+    rest = target.sub_(centre).nan_to_num_(nan=0.0)
+    offset = counts.div_(total).sqrt_().mul_(rest)
     # Each column by the rows it has: the variances are right, the matrix is never indefinite.
     covariance = (1 - RIDGE) * offset.T @ offset
     variance = offset.square().sum(0)

@@ -14,13 +14,18 @@ from condens.distributions.transformed import TransformedMixture, check_transfor
 from condens.errors import NotFiniteError, ShapeError
 from condens.functional.estimates import Estimate
 from condens.functional.losses import weighted_sum
-from condens.functional.tracing import anywhere, checks_values
+from condens.functional.tracing import checks_values
 from condens.nn.adjustment import SCALES, Spread, Tail, surround
 from condens.nn.embeddings import PiecewiseLinear
 from condens.nn.extrapolation import extrapolate
 from condens.nn.heads.base import Head, Parameters
 from condens.nn.initialise import Start
-from condens.nn.scaling import ColumnStatistics, ConditionScaling, Standardiser
+from condens.nn.scaling import (
+    ROWS_PER_BLOCK,
+    ColumnStatistics,
+    ConditionScaling,
+    Standardiser,
+)
 from condens.scalars import as_whole
 from condens.transforms import Integer, Transform
 
@@ -327,12 +332,14 @@ class DensityNetwork(nn.Module, ABC):
         self.drop_adjustment()
         embeddings = [module for module in self.modules() if isinstance(module, PiecewiseLinear)]
         generator = Generator().manual_seed(0) if generator is None else generator
-        real = self.real_target(target, generator)
+        real, standard = self.real_target(target, generator), condition
         if statistics is None:
             if self.condition_scaling is not None:
                 self.condition_scaling.fit(condition, "condition")
+            if embeddings or from_data:
+                standard = self.standardise_condition(condition)
             for module in embeddings:
-                module.fit(self.standardise_condition(condition))
+                module.fit(standard)
             self.target_scaling.fit(real, "target")
         else:
             conditions, targets = statistics
@@ -342,9 +349,9 @@ class DensityNetwork(nn.Module, ABC):
                 quantiles = self.standardise_condition(conditions.quantiles(module.levels))
                 module.take(quantiles.T)
             self.target_scaling.take(targets)
+            standard = self.standardise_condition(condition)
         self._share_scaling()
         if from_data:
-            standard = self.standardise_condition(condition)
             self.start(standard, self.target_scaling(real), generator, parts)
         return self
 
@@ -390,13 +397,18 @@ class DensityNetwork(nn.Module, ABC):
 
     def _check_condition(self, condition: Tensor) -> None:
         self._check_columns(condition)
-        if condition.is_floating_point() and anywhere(~condition.isfinite()):
-            raise NotFiniteError(
-                "condition",
-                got=f"is NaN or infinite in row {int((~condition.isfinite()).nonzero()[0, 0])}",
-                expected="the network reads every entry",
-                fix="Drop such rows, or fill the entries (and add a column that marks them).",
-            )
+        if not condition.is_floating_point() or not checks_values(condition):
+            return
+        for number, some in enumerate(torch.atleast_1d(condition).split(ROWS_PER_BLOCK)):
+            wrong = ~some.isfinite()
+            if bool(wrong.any()):
+                row = number * ROWS_PER_BLOCK + int(wrong.nonzero()[0, 0])
+                raise NotFiniteError(
+                    "condition",
+                    got=f"is NaN or infinite in row {row}",
+                    expected="the network reads every entry",
+                    fix="Drop such rows, or fill the entries (and add a column that marks them).",
+                )
 
     def _check_columns(self, condition: Tensor) -> None:
         columns = self.condition_columns

@@ -62,11 +62,10 @@ def spread(targets: Tensor, n_components: int, *, floor: float, generator: Gener
 
     Shapes: targets [n, D], standardised.
     """
-    targets = targets.double().nan_to_num(nan=0.0)
     if len(targets) > MAX_ROWS:
         targets = targets[torch.randperm(len(targets), generator=generator)[:MAX_ROWS]]
     # A few far rows should not get a component each.
-    targets = targets.clamp(-5.0, 5.0)
+    targets = targets.double().nan_to_num(nan=0.0).clamp(-5.0, 5.0)
     if targets.shape[1] == 1:
         levels = (torch.arange(n_components, dtype=targets.dtype) + 0.5) / n_components
         means = torch.quantile(targets[:, 0], levels).unsqueeze(-1)

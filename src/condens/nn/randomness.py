@@ -44,7 +44,7 @@ def mixed_seed(*parts: int | str) -> int:
     return int.from_bytes(hashlib.sha256(" ".join(map(str, parts)).encode()).digest()[:7], "little")
 
 
-def seeded_generator(seed: int, *parts: int) -> Generator:
+def seeded_generator(seed: int, *parts: int | str) -> Generator:
     """Return a generator for a seed, whose numbers are not those of torch with the same seed.
 
     Rows that a user drew after `torch.manual_seed(0)` would depend on what is drawn to judge them.

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple, Self
 
 import torch
@@ -15,6 +16,8 @@ from condens.functional.tracing import checks_values
 # A standard deviation this many times the estimate from the quartiles is due to outliers: then
 # median and quartiles decide.
 HEAVY_TAIL_RATIO = 20.0
+# Rows of a large table that are standardised, or looked at, at a time: they fit into the cache.
+ROWS_PER_BLOCK = 1 << 14
 # Rows whose quartiles are taken.
 MAX_QUARTILE_ROWS = 50_000
 QUARTILES = (0.25, 0.5, 0.75)
@@ -34,6 +37,25 @@ REACH = 0.25
 # Standardised numbers beyond this are always pulled in: a few products of them must stay below the
 # largest number of single precision.
 MAX_STANDARDISED = 1e9
+
+
+def in_blocks(change: Callable[[Tensor], Tensor], values: Tensor) -> Tensor:
+    """Return change(values), of large tables some rows at a time: the same numbers, less memory.
+
+    At once where a gradient is asked for, or a graph recorded.
+    """
+    if not checks_values(values) or (torch.is_grad_enabled() and values.requires_grad):
+        return change(values)
+    if not values.dim() or len(values) <= ROWS_PER_BLOCK:
+        return change(values)
+    whole = None
+    for start in range(0, len(values), ROWS_PER_BLOCK):
+        part = change(values[start : start + ROWS_PER_BLOCK])
+        if whole is None:
+            whole = part.new_empty(len(values), *part.shape[1:])
+        whole[start : start + len(part)] = part
+    assert whole is not None  # there are rows
+    return whole
 
 
 class Exact(nn.Module):
@@ -87,25 +109,30 @@ class Standardiser(Exact):
     @torch.no_grad()
     def fit(self, values: Tensor, name: str = "values") -> Self:
         """Take location and scale from data [n, D]."""
-        values = values.double()
-        if values.isinf().any():
-            row, column = (int(i) for i in values.isinf().nonzero()[0])
-            raise NotFiniteError(
-                name,
-                got=f"is infinite in row {row}, column {column}",
-                expected="finite numbers were expected",
-                fix="Remove the row, or mark the entry as missing with NaN.",
-            )
-        unit = torch.where(values.abs().nan_to_num(nan=0.0).amax(0) > _LARGE, _UNIT, 1.0)
-        values = values / unit
-        location = torch.nanmean(values, 0).nan_to_num(nan=0.0)
-        centred = values - location
-        # Divided by the largest before squaring: 1e200 squared would be infinite.
-        largest = centred.abs().nan_to_num(nan=0.0).amax(0)
-        largest = torch.where(largest > 0, largest, 1.0)
-        deviation = largest * torch.nanmean((centred / largest).square(), 0).sqrt()
-        some = values[:: 1 + len(values) // MAX_QUARTILE_ROWS]
+        for number, some in enumerate(values.split(ROWS_PER_BLOCK)):
+            if some.isinf().any():
+                row, column = (int(i) for i in some.isinf().nonzero()[0])
+                raise NotFiniteError(
+                    name,
+                    got=f"is infinite in row {number * ROWS_PER_BLOCK + row}, column {column}",
+                    expected="finite numbers were expected",
+                    fix="Remove the row, or mark the entry as missing with NaN.",
+                )
+        unit = torch.where(_largest(values) > _LARGE, _UNIT, 1.0)
+        count = sum((~some.isnan()).sum(0) for some in values.split(ROWS_PER_BLOCK))
+        # One copy of the table in double precision, changed in place: sums in blocks would be
+        # others in their last digits.
+        exact = values.double() / unit if bool((unit != 1).any()) else values.double()
+        location = (torch.nansum(exact, 0) / count).nan_to_num(nan=0.0)
+        some = exact[:: 1 + len(values) // MAX_QUARTILE_ROWS]
         quartiles = torch.nanquantile(some, some.new_tensor(QUARTILES), 0)
+        ours = exact.data_ptr() != values.data_ptr()
+        centred = exact.sub_(location) if ours else exact - location
+        # Divided by the largest before squaring: 1e200 squared would be infinite.
+        largest = _largest(centred)
+        largest = torch.where(largest > 0, largest, 1.0)
+        squares = centred.div_(largest).square_()
+        deviation = largest * (torch.nansum(squares, 0) / count).sqrt()
         return self._choose(location, deviation, quartiles, unit)
 
     @torch.no_grad()
@@ -131,6 +158,9 @@ class Standardiser(Exact):
 
     def forward(self, values: Tensor) -> Tensor:
         """Return (values − location) / scale, in double precision."""
+        return in_blocks(self._standardise, values)
+
+    def _standardise(self, values: Tensor) -> Tensor:
         values = values.double()
         difference = values - self.location
         standard, infinite = difference / self.scale, difference.isinf()
@@ -143,6 +173,12 @@ class Standardiser(Exact):
     def inverse(self, mixture: Mixture) -> Mixture:
         """Return the mixture of location + scale · x, in double precision."""
         return mixture.to(torch.float64).affine(self.scale, self.location)
+
+
+def _largest(values: Tensor) -> Tensor:
+    """Return the largest size in each column, 0 where none was observed. Shapes: [n, D] → [D]."""
+    parts = values.split(ROWS_PER_BLOCK)
+    return torch.stack([part.abs().double().nan_to_num(nan=0.0).amax(0) for part in parts]).amax(0)
 
 
 class Ends(NamedTuple):
@@ -205,15 +241,19 @@ class ConditionScaling(Standardiser):
     @torch.no_grad()
     def extend(self, values: Tensor) -> Self:
         """Widen the range to hold these data [n, C] too."""
-        numbers = values[:, : self.free].double()
         lower, upper = self.lower[: self.free], self.upper[: self.free]
-        lower.copy_(torch.minimum(lower, numbers.nan_to_num(nan=EMPTY).amin(0)))
-        upper.copy_(torch.maximum(upper, numbers.nan_to_num(nan=-EMPTY).amax(0)))
+        for some in values[:, : self.free].split(ROWS_PER_BLOCK):
+            numbers = some.double()
+            lower.copy_(torch.minimum(lower, numbers.nan_to_num(nan=EMPTY).amin(0)))
+            upper.copy_(torch.maximum(upper, numbers.nan_to_num(nan=-EMPTY).amax(0)))
         return self
 
     def forward(self, values: Tensor, dtype: torch.dtype = torch.float64) -> Tensor:
         """Return the input of a network of this dtype."""
-        standard, ends = super().forward(values), self._ends(dtype)
+        return in_blocks(partial(self._read, dtype=dtype), values)
+
+    def _read(self, values: Tensor, dtype: torch.dtype) -> Tensor:
+        standard, ends = self._standardise(values), self._ends(dtype)
         inside = standard.clamp(ends.first, ends.last)
         unchanged = standard == inside
         if checks_values(values) and bool(unchanged.all()):

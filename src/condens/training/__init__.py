@@ -6,6 +6,8 @@ from condens.training.history import Adjustment, Epoch, History
 from condens.training.loop import train
 from condens.training.selection import Selection, Trial, choose_components
 from condens.training.settings import Settings
+from condens.training.sources import Source
+from condens.training.streaming import Stream
 
 __all__ = [
     "Adjustment",
@@ -13,6 +15,8 @@ __all__ = [
     "History",
     "Selection",
     "Settings",
+    "Source",
+    "Stream",
     "Trial",
     "adjust",
     "choose_components",

@@ -9,6 +9,7 @@ so that the distances, once known, answer for every t and ε.
 """
 
 import math
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import torch
@@ -35,7 +36,8 @@ SHRINKAGE = 4.0
 PLACES = 17
 # Halvings of an interval: to nine digits of ε, and to 10⁻¹² of log t.
 TAIL_HALVINGS, SPREAD_HALVINGS = 30, 38
-ROWS_AT_A_TIME = 4096
+# Rows that are looked at together: few, because there are numbers for each of their components.
+ROWS_PER_BLOCK = 1024
 # Log density of a row that no component can hold: a number, so that sums stay numbers.
 LOST = -1e50
 
@@ -142,10 +144,10 @@ class _Distances(NamedTuple):
         training = [module for module in network.modules() if module.training]
         network.eval()
         with loan(network, Generator().manual_seed(0)):
-            parts = [_distances(network, some) for some in batches.in_order(ROWS_AT_A_TIME)]
+            parts = (_distances(network, some) for some in batches.in_order(ROWS_PER_BLOCK))
+            joint, squares = _filled(parts, len(rows))
         for module in training:
             module.training = True
-        joint, squares = (torch.cat(column) for column in zip(*parts, strict=True))
         target, weights = batches.rows.target.double(), batches.rows.weights
         return cls(
             joint,
@@ -156,17 +158,28 @@ class _Distances(NamedTuple):
             batches.offsets[0],
         )
 
-    def body(self, log_spread: float) -> Tensor:
+    @property
+    def blocks(self) -> list["_Distances"]:
+        """Some rows at a time, which fit into the cache."""
+        *columns, offset = self
+        parts = zip(*(column.split(ROWS_PER_BLOCK) for column in columns), strict=True)
+        return [_Distances._make([*part, offset]) for part in parts]
+
+    def _body(self, log_spread: float) -> Tensor:
         """Return log πₖpₖ at t [n, K]."""
         gain = 0.5 * self.squares * -math.expm1(-2 * log_spread)
         return (self.joint + gain).clamp(min=LOST) - log_spread * self.observed.unsqueeze(-1)
+
+    def body(self, log_spread: float) -> Tensor:
+        """Return the log density of the body at t [n]."""
+        return torch.cat([some._body(log_spread).logsumexp(-1) for some in self.blocks])
 
     def mean(self, log_spread: float, weight: float) -> float:
         """Return the mean log-likelihood, in standardised units."""
         return float((self.weights * self._log_prob(log_spread, weight)).mean())
 
     def _log_prob(self, log_spread: float, weight: float) -> Tensor:
-        body = self.body(log_spread).logsumexp(-1)
+        body = self.body(log_spread)
         if not weight:
             return body
         return torch.logaddexp(math.log1p(-weight) + body, math.log(weight) + self.wide)
@@ -176,7 +189,12 @@ class _Distances(NamedTuple):
 
         With rₖ the responsibilities and aₖ = q/t² − d: Σ r a, and Σ r (a² − 2q/t²) − (Σ r a)².
         """
-        joint = math.log1p(-weight) + self.body(log_spread)
+        parts = [some._derivatives(log_spread, weight) for some in self.blocks]
+        score, second = (torch.cat(part) for part in zip(*parts, strict=True))
+        return score, second
+
+    def _derivatives(self, log_spread: float, weight: float) -> tuple[Tensor, Tensor]:
+        joint = math.log1p(-weight) + self._body(log_spread)
         responsibilities = (joint - self._log_prob(log_spread, weight).unsqueeze(-1)).exp()
         squares = self.squares * math.exp(-2 * log_spread)
         slope = squares - self.observed.unsqueeze(-1)
@@ -187,6 +205,18 @@ class _Distances(NamedTuple):
         )
         score = first.sum(-1)
         return score, second.sum(-1) - score.square()
+
+
+def _filled(parts: Iterable[tuple[Tensor, Tensor]], n_rows: int) -> tuple[Tensor, Tensor]:
+    """Return both columns of parts [b, K] as wholes [n, K], without a second copy of them."""
+    wholes, start = list[Tensor](), 0
+    for part in parts:
+        wholes = wholes or [one.new_empty(n_rows, *one.shape[1:]) for one in part]
+        for whole, one in zip(wholes, part, strict=True):
+            whole[start : start + len(one)] = one
+        start += len(part[0])
+    joint, squares = wholes
+    return joint, squares
 
 
 def _distances(network: DensityNetwork, rows: Rows) -> tuple[Tensor, Tensor]:
@@ -210,7 +240,7 @@ def _fit_tail(seen: _Distances, log_spread: float) -> float:
     probability that a row comes from the tail. The likelihood is concave in ε: by bisection.
     """
     # r = εg / (p + ε(g − p)), with the larger of the two as unit.
-    body = seen.body(log_spread).logsumexp(-1)
+    body = seen.body(log_spread)
     unit = torch.maximum(body, seen.wide)
     own, wide = (body - unit).exp(), (seen.wide - unit).exp()
 

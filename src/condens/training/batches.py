@@ -121,23 +121,22 @@ class Batches:
 
         A member with fewer rows than another begins its order again where the others go on.
         """
-        orders, spread = [], []
+        order = self.parts[0].new_empty(len(self.parts), len(self))
+        spread = []
         for member, part in enumerate(self.parts):
             generator = Generator(part.device).manual_seed(
                 mixed_seed(member_seed(seed, member), epoch)
             )
-            order = part[torch.randperm(len(part), generator=generator, device=part.device)]
-            again = -(-len(self) // len(order))
-            order = order.repeat(again)[: len(self)]
-            orders.append(order)
+            shuffled = part[torch.randperm(len(part), generator=generator, device=part.device)]
+            for first in range(0, len(self), len(part)):
+                order[member, first : first + len(part)] = shuffled[: len(self) - first]
             if self.discrete is not None:
                 network, target = self.discrete
-                spread.append(network.standardise_target(target[order], generator))
-        order = torch.stack(orders)
+                spread.append(network.standardise_target(target[order[member]], generator))
         targets = torch.stack(spread) if spread else None
         group = group or Group()
         # A gather for many batches: a slice for each costs nothing.
-        many = max(1, ROWS_PER_GATHER // (size * len(orders))) if group.alone else 1
+        many = max(1, ROWS_PER_GATHER // (size * len(order))) if group.alone else 1
         for first in range(start * size, len(self), size * many):
             numbers = order[:, first : first + size * many]
             begin, end = group.share(numbers.shape[1])

@@ -25,11 +25,14 @@ import torch
 from torch import Tensor
 from torch import distributed as dist
 
-from condens.errors import ArgumentError, TrainingError
+from condens.errors import ArgumentError, ProcessError
 
 # Seconds that a process waits for the others before it gives up; the name of the variable in the
 # environment that says another number.
 WAIT_SECONDS, WAIT_VARIABLE = 300.0, "CONDENS_WAIT_SECONDS"
+# Seconds after which the launcher of another node has noticed that a node is gone: it drops those
+# from which it has not heard for 15 s, and would start anew with a dead one before.
+NODE_SECONDS = 20.0
 # Seconds between two signs of life.
 SIGN_SECONDS = 1.0
 # A worker that outlives the agent that started it would write into a run that somebody resumes.
@@ -154,12 +157,18 @@ class Group:
         try:
             yield
         except RuntimeError as error:
-            text = str(error).strip().partition("\n")[0][:200]
-            raise TrainingError(
-                f"Process {self.rank} of {self.size} waited for the others in vain "
-                f"({text}).{self._missing()} The limit is {wait_seconds():g} s; "
-                f"{WAIT_VARIABLE} sets another.",
-                outcome="Run the same again to go on from the last state that was saved.",
+            missing = self._missing()
+            _wait_for_launcher()
+            reason = str(error).strip().partition("\n")[0].rpartition("] ")[2].split(". ")[0]
+            late = "timed out" in str(error).lower() or "timeout" in str(error).lower()
+            raise ProcessError(
+                f"process {self.rank} of {self.size}",
+                got=f"waited {wait_seconds():g} s for the others in vain"
+                if late
+                else f"has lost the others ({reason[:200]})",
+                expected=f"a step needs all of them.{missing}",
+                fix="Run the same again: it goes on from the last state that was saved"
+                + (f"; {WAIT_VARIABLE} sets another limit." if late else "."),
             ) from error
 
     def _missing(self) -> str:
@@ -173,7 +182,7 @@ class Group:
         if not ages:
             return ""
         worst = max(ages, key=ages.__getitem__)
-        return f" Process {worst} gave its last sign of life {ages[worst]:.0f} s ago."
+        return f" Process {worst} gave its last sign of life {ages[worst]:.0f} s ago"
 
 
 def wait_seconds() -> float:
@@ -226,6 +235,16 @@ def _leave() -> None:
 
 def _store() -> Any:
     return dist.distributed_c10d._get_default_store()
+
+
+def _wait_for_launcher() -> None:
+    """Give torchrun time to notice a node that is gone; on one node it ends us at once."""
+    if int(os.environ.get("LOCAL_WORLD_SIZE", "1")) == dist.get_world_size():
+        return
+    if dist.is_torchelastic_launched():
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        time.sleep(NODE_SECONDS)
 
 
 def _end_with_parent() -> None:

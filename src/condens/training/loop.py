@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.utils.data import DataLoader, Dataset
 
 from condens.data import Data, Rows
 from condens.errors import (
@@ -27,11 +28,12 @@ from condens.nn import DensityNetwork, Ensemble, Head
 from condens.nn.randomness import RowDraws, drawing_from, draws_from_torch, torch_seeded_by
 from condens.scalars import as_real, is_truth
 from condens.training.adjustment import adjust
-from condens.training.batches import Batch, Batches, batch_size, member_seed
+from condens.training.batches import Batch, Batches, member_seed
 from condens.training.diagnostics import ROWS_DIAGNOSED, Diagnosis, problems
 from condens.training.distributed import Group
 from condens.training.history import Epoch, History
 from condens.training.interruption import how_far, interruption
+from condens.training.loaders import LoadedRows
 from condens.training.progress import Progress
 from condens.training.run_directory import RunDirectory, identity, resume
 from condens.training.settings import Settings
@@ -60,7 +62,7 @@ Context = Callable[[], AbstractContextManager[None]]
 
 def train(
     network: DensityNetwork,
-    data: Data | Source,
+    data: "Data | Source | Dataset[Any] | DataLoader[Any]",
     settings: Settings | None = None,
     *,
     validation: Data | None = None,
@@ -91,7 +93,8 @@ def train(
             some, are dropped.
         data: `Rows`, or (condition, target) or (condition, target, weights). An entry of the
             target that is NaN was not observed; a row with none observed is left out. Or a
-            `Stream` of shards that are larger than memory.
+            `Stream` of shards that are larger than memory, or a `Dataset` or `DataLoader` of
+            torch, see `condens.training.loaders.LoadedRows`.
         settings: see `Settings`.
         validation: rows to validate on, in place of a fraction of the data; of all members.
         folds: the fold of each row of the data [n], whole numbers from 0, −1 for none. A network
@@ -154,7 +157,7 @@ def train(
 
 
 def _source(
-    data: Data | Source,
+    data: "Data | Source | Dataset[Any] | DataLoader[Any]",
     validation: Data | None,
     folds: Tensor | None,
     settings: Settings,
@@ -171,9 +174,18 @@ def _source(
                     fix="Leave it out.",
                 )
         return data
+    held_out = None if validation is None else Rows.given(validation, "validation").observed()
+    if isinstance(data, Dataset | DataLoader):
+        if folds is not None:
+            raise ArgumentError(
+                "folds",
+                got=f"was passed with a {type(data).__name__}",
+                expected="only rows in memory have some",
+                fix="Pass validation, or leave it out.",
+            )
+        return LoadedRows(data, held_out, settings, n_members)
     rows = Rows.given(data, "data")
     observed = rows.observed()
-    held_out = None if validation is None else Rows.given(validation, "validation").observed()
     if folds is not None:
         folds = _check_folds(folds, rows, validation)[rows.useful.cpu()]
     source = RowsInMemory(observed, held_out, folds, settings, n_members)
@@ -218,7 +230,7 @@ class _Loop:
         digest = "" if place is None and group.alone else source.digest()
         group.check_same("data", digest, fix="Pass the same rows and the same seed to each.")
         self.identity = identity(network, settings, digest) if place is not None else {}
-        self.batch_size = batch_size(settings, source.n_rows)
+        self.batch_size = source.batch_size(settings)
         weights = sum(parameter.numel() for parameter in network.parameters())
         step = min(self.batch_size, source.n_rows) // group.size
         self.threads: Context = one_thread if step * weights < MAX_SMALL_STEP else nullcontext

@@ -24,6 +24,7 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor, nn
 
+from condens.data.arrays import ROWS_PER_BLOCK
 from condens.errors import CondensError, RunDirectoryError
 from condens.files import append, as_path, open_regular, take_lock, write_whole
 from condens.nn import MLP, DensityNetwork, Head, TableMLP
@@ -306,6 +307,16 @@ def hash_tensor(tensor: Tensor) -> str:
     tensor = tensor.detach().cpu().contiguous()
     digest = hashlib.sha256(tensor.reshape(-1).view(torch.uint8).numpy().data)
     return f"{tensor.dtype} {list(tensor.shape)} {digest.hexdigest()}"
+
+
+def hash_numbers(rows: Tensor) -> str:
+    """Return a hash of numbers, floats as doubles: the same in whatever precision they are kept."""
+    digest = hashlib.sha256()
+    for some in rows.split(ROWS_PER_BLOCK):
+        some = some.double() if some.is_floating_point() else some
+        digest.update(some.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+    dtype = torch.float64 if rows.is_floating_point() else rows.dtype
+    return f"{dtype} {list(rows.shape)} {digest.hexdigest()}"
 
 
 def _differences(before: Any, now: Mapping[str, Any]) -> list[str]:

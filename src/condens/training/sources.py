@@ -11,9 +11,9 @@ from torch import Generator, Tensor
 from condens.data import Rows
 from condens.errors import ArgumentError
 from condens.nn import DensityNetwork
-from condens.training.batches import Batch, Batches, Noise, random_folds
+from condens.training.batches import Batch, Batches, Noise, batch_size, random_folds
 from condens.training.distributed import Group
-from condens.training.run_directory import hash_tensor
+from condens.training.run_directory import hash_numbers
 from condens.training.settings import Settings
 
 
@@ -45,6 +45,10 @@ class Source(ABC):
     @abstractmethod
     def n_rows(self) -> int:
         """The rows of an epoch: those of the member that trains on the most."""
+
+    def batch_size(self, settings: Settings) -> int:
+        """Return the number of rows in a step."""
+        return batch_size(settings, self.n_rows)
 
     @property
     @abstractmethod
@@ -121,7 +125,7 @@ class RowsInMemory(Source):
             ("folds", (self.folds,)),
         )
         hashes = [
-            (name, place, hash_tensor(tensor))
+            (name, place, hash_numbers(tensor))
             for name, part in parts
             for place, tensor in enumerate(part)
             if tensor is not None
@@ -131,10 +135,7 @@ class RowsInMemory(Source):
     def prepare(self, network: DensityNetwork, settings: Settings) -> None:
         """Take scales and first components from the rows that members train on."""
         # Rows that no member trains on have no say in the scales.
-        used = self.trained[0] if len(self.trained) == 1 else torch.cat(self.trained).unique()
-        places = torch.empty(len(self.rows), dtype=torch.long, device=used.device)
-        places[used] = torch.arange(len(used), device=used.device)
-        rows = self.rows.take(used)
+        rows, parts = _used(self.rows, self.trained)
         if settings.start == "keep":
             network.extend_range(rows.condition)
             return
@@ -142,7 +143,7 @@ class RowsInMemory(Source):
             *rows[:2],
             generator=Generator().manual_seed(settings.seed),
             from_data=settings.start == "data",
-            parts=[places[part] for part in self.trained],
+            parts=parts,
         )
 
     def batches(self, network: DensityNetwork) -> tuple[Batches, Batches | None]:
@@ -191,3 +192,16 @@ def _parts(
                 fix="Pass folds 0, 1, … that each hold some of the rows.",
             )
     return [order[~part].to(device) for part in held], [order[part].to(device) for part in held]
+
+
+def _used(rows: Rows, parts: list[Tensor]) -> tuple[Rows, list[Tensor]]:
+    """Return the rows that are in any part, in the order of a single one, and their parts."""
+    if len(parts) == 1:
+        return rows.take(parts[0]), [torch.arange(len(parts[0]), device=parts[0].device)]
+    seen = torch.zeros(len(rows), dtype=torch.bool, device=parts[0].device)
+    for part in parts:
+        seen[part] = True
+    if bool(seen.all()):
+        return rows, parts
+    places = seen.cumsum(0) - 1
+    return rows.take(seen.nonzero().flatten()), [places[part] for part in parts]

@@ -301,13 +301,17 @@ def _by_segment(shards: Shards, group: Group, look: Callable[[Sequence[int]], T]
 
 
 class _TargetRows(NamedTuple):
-    """Targets [n, D], weights [n] and roles [n] of rows; those that do not count have weight 0."""
+    """Targets [n, D], weights [n] and roles [n] of rows; those that do not count have weight 0.
+
+    Some member trains on the rows that are `trained` [n].
+    """
 
     file: int
     first: int
     target: Tensor
     weights: np.ndarray[Any, np.dtype[np.float64]]
     roles: np.ndarray[Any, np.dtype[np.int64]]
+    trained: np.ndarray[Any, np.dtype[np.bool_]]
 
 
 def _target_blocks(
@@ -319,7 +323,9 @@ def _target_blocks(
         counts = block.useful & (block.roles >= TRAINING)
         weights = np.where(counts, block.weights, 0.0)
         target = torch.from_numpy(block.target)
-        yield _TargetRows(block.part.file, block.part.first, target, weights, block.roles)
+        trained = counts & roles.trained(block.roles)
+        place = block.part.file, block.part.first
+        yield _TargetRows(*place, target, weights, block.roles, trained)
 
 
 class _Targets:
@@ -355,7 +361,7 @@ class _Targets:
             self.slopes[fold] += slope[chosen].sum()
         self.observed[-1] += seen.sum(0)
         self.slopes[-1] += slope.sum()
-        self._add_moments(Moments.of(real.cpu().numpy()))
+        self._add_moments(Moments.of(real.cpu().numpy()[rows.trained]))
 
     def merge(self, other: "_Targets") -> None:
         self.observed, self.slopes = self.observed + other.observed, self.slopes + other.slopes
