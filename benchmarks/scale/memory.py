@@ -27,7 +27,7 @@ import shards as tables
 import torch
 import worker
 
-from condens.data.stream import Shards
+from condens.data import Shards
 from condens.training import Settings, train
 
 COLUMNS, FILES, GROUP_ROWS = 32, 20, 50_000

@@ -21,13 +21,11 @@ import numpy as np
 import shards as tables
 import torch
 
-from condens.data import Rows
-from condens.data.stream import Shards
+from condens.data import Rows, Shards
 from condens.nn import DensityNetwork, Ensemble, MixtureNetwork
-from condens.training import Settings, train
+from condens.training import Settings, Source, Stream, train
 from condens.training.distributed import Group
-from condens.training.sources import RowsInMemory, Source
-from condens.training.streaming import Stream
+from condens.training.sources import RowsInMemory
 
 DEFAULTS: dict[str, Any] = {
     "source": "memory",
