@@ -23,8 +23,6 @@ import torch
 import worker
 from torch import distributed as dist
 
-from condens.training.distributed import Group
-
 HERE = Path(__file__).parent
 NETWORKS = {
     "one network": {"width": 128, "members": 1},
@@ -88,19 +86,29 @@ def exchanges() -> None:
 
     Prints the best seconds of each.
     """
-    group, found = Group.current(), {"all_reduce": {}, "sum_gradients": {}}
+    dist.init_process_group("gloo")
+    found: dict[str, dict[Any, float]] = {"all_reduce": {}, "gradients": {}}
     for size in SIZES:
         values = torch.zeros(size // 4)
         found["all_reduce"][size] = _best(lambda values=values: dist.all_reduce(values))
     for name, shape in NETWORKS.items():
-        parameters = list(worker.network(worker.DEFAULTS | shape).parameters())
-        for parameter in parameters:
-            parameter.grad = torch.zeros_like(parameter)
-        found["sum_gradients"][name] = _best(
-            lambda parameters=parameters: group.sum_gradients(parameters, [0.0, 0.0])
-        )
-    if group.first:
+        network = worker.network(worker.DEFAULTS | shape)
+        gradients = [torch.zeros_like(parameter) for parameter in network.parameters()]
+        found["gradients"][name] = _best(lambda gradients=gradients: _exchange(gradients))
+    if dist.get_rank() == 0:
         print(json.dumps(found), flush=True)
+    dist.destroy_process_group()
+
+
+def _exchange(gradients: list[torch.Tensor]) -> list[torch.Tensor]:
+    """Sum gradients, and a number for each of them and two more, as a step does."""
+    flags = torch.tensor([1.0] * (len(gradients) + 2))
+    flat = torch.cat([*(gradient.reshape(-1) for gradient in gradients), flags])
+    total = flat.clone()
+    dist.all_reduce(total)
+    total[-len(flags) :].tolist()
+    parts = total[: -len(flags)].split([gradient.numel() for gradient in gradients])
+    return [part.view(g.shape) for part, g in zip(parts, gradients, strict=True)]
 
 
 def _best(job: Any) -> float:
@@ -136,7 +144,7 @@ def measure(rounds: int) -> dict[str, Any]:
                     steps[key] = {k: min(v, steps.get(key, one)[k]) for k, v in one.items()}
         found = launch("measure.py", {}, 2)
         reduce = {k: min(v, reduce.get(k, v)) for k, v in found["all_reduce"].items()}
-        summed = {k: min(v, summed.get(k, v)) for k, v in found["sum_gradients"].items()}
+        summed = {k: min(v, summed.get(k, v)) for k, v in found["gradients"].items()}
         for name in NETWORKS:
             saving[name] = min(saving[name], saving_seconds(name))
         reading = min(reading, reading_seconds())

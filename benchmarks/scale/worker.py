@@ -12,7 +12,6 @@ import os
 import sys
 import time
 import warnings
-from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -22,10 +21,8 @@ import shards as tables
 import torch
 
 from condens.data import Rows, Shards
-from condens.nn import DensityNetwork, Ensemble, MixtureNetwork
-from condens.training import Settings, Source, Stream, train
-from condens.training.distributed import Group
-from condens.training.sources import RowsInMemory
+from condens.nn import Ensemble, MixtureNetwork
+from condens.training import Settings, Stream, train
 
 DEFAULTS: dict[str, Any] = {
     "source": "memory",
@@ -45,55 +42,27 @@ DEFAULTS: dict[str, Any] = {
 }
 
 
-class Timed(Source):
-    """A source that notes when each batch was asked for: a step lies between two of them."""
+class Steps:
+    """Wall and CPU seconds of steps: from one backward pass to the next."""
 
-    def __init__(self, source: Source) -> None:
-        self.source, self.rows_left_out = source, source.rows_left_out
-        self.steps: list[tuple[float, float]] = []
+    def __init__(self) -> None:
+        self.wall: list[float] = []
+        self.cpu: list[float] = []
+        self._before: tuple[float, float] | None = None
+        backward = torch.Tensor.backward
 
-    @property
-    def n_rows(self) -> int:
-        """Those of the source."""
-        return self.source.n_rows
+        def noted(*arguments: Any, **options: Any) -> None:
+            self._note()
+            backward(*arguments, **options)
 
-    @property
-    def typical(self) -> Rows:
-        """Those of the source."""
-        return self.source.typical
+        torch.Tensor.backward = noted  # type: ignore[method-assign]
 
-    def check(self, network: DensityNetwork) -> None:
-        """Let the source check."""
-        self.source.check(network)
-
-    def digest(self) -> str:
-        """Return the source's."""
-        return self.source.digest()
-
-    def prepare(self, network: DensityNetwork, settings: Settings) -> None:
-        """Let the source prepare."""
-        self.source.prepare(network, settings)
-
-    def noise(self, settings: Settings, network: DensityNetwork) -> Any:
-        """Return the source's."""
-        return self.source.noise(settings, network)
-
-    def batches(self, network: DensityNetwork) -> Any:
-        """Return the source's batches, timed."""
-        batches, validation = self.source.batches(network)
-        inner = batches.shuffled
-
-        def shuffled(*arguments: Any) -> Iterator[Any]:
-            before = None
-            for batch in inner(*arguments):
-                now = time.perf_counter(), time.process_time()
-                if before is not None:
-                    self.steps.append((now[0] - before[0], now[1] - before[1]))
-                before = now
-                yield batch
-
-        batches.shuffled = shuffled  # type: ignore[method-assign]
-        return batches, validation
+    def _note(self) -> None:
+        now = time.perf_counter(), time.process_time()
+        if self._before is not None:
+            self.wall.append(now[0] - self._before[0])
+            self.cpu.append(now[1] - self._before[1])
+        self._before = now
 
 
 def network(job: dict[str, Any]) -> MixtureNetwork | Ensemble:
@@ -125,7 +94,6 @@ def main() -> None:
     """Train, and print what it took."""
     warnings.simplefilter("ignore")
     job = DEFAULTS | json.loads(sys.argv[1])
-    group = Group.current()
     began = time.perf_counter()
     rows = data(job)
     opened = time.perf_counter() - began
@@ -135,12 +103,10 @@ def main() -> None:
         batch_size=job["batch"],
         validation_fraction=job["validation"],
     )
-    if isinstance(rows, Rows):
-        rows = RowsInMemory(rows, None, None, settings, job["members"])
-    timed, clock = Timed(rows), []
+    steps, clock = Steps(), []
     history = train(
         network(job),
-        timed,
+        rows,
         settings,
         callbacks=lambda _: clock.append(time.process_time()),
         directory=job["directory"],
@@ -148,17 +114,17 @@ def main() -> None:
         progress=False,
         warn=False,
     )
-    if group.first:
+    if os.environ.get("RANK", "0") == "0":
         found = {
             "rows": history.rows,
             "steps": history.epochs[0].steps,
             "seconds": [epoch.seconds for epoch in history.epochs],
             "cpu": [after - before for before, after in pairwise(clock)],
-            "step": _quantiles([wall for wall, _ in timed.steps]),
-            "step_cpu": _quantiles([cpu for _, cpu in timed.steps]),
+            "step": _quantiles(steps.wall),
+            "step_cpu": _quantiles(steps.cpu),
             "opened": opened,
             "nll": history.best_nll,
-            "processes": group.size,
+            "processes": int(os.environ.get("WORLD_SIZE", "1")),
             "threads": torch.get_num_threads(),
             "load": os.getloadavg()[0],
         }

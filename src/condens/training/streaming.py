@@ -1,6 +1,5 @@
 """Training on shards that are larger than memory."""
 
-import ctypes
 import queue
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -15,7 +14,7 @@ from torch import Generator, Tensor
 
 from condens.data import Rows
 from condens.data.statistics import Moments
-from condens.data.stream import Part, Shards
+from condens.data.stream import Part, Shards, give_back_freed
 from condens.data.survey import (
     TRAINING,
     Apart,
@@ -187,7 +186,7 @@ class Stream(Source):
                 fix="Pass a larger fraction, or fewer members.",
             )
         validation = Batches(network, held.rows.to(device), parts)
-        _give_back_freed()
+        give_back_freed()
         return batches, validation
 
     def noise(self, settings: Settings, network: DensityNetwork) -> Noise:
@@ -257,18 +256,6 @@ class Stream(Source):
     @cached_property
     def _passes(self) -> dict[Any, "_Targets"]:
         return {}
-
-
-def _give_back_freed() -> None:
-    """Give the system the memory that a survey, or the reading of a window, has freed.
-
-    The C library keeps it, 100 MB and more, in pieces that are too small for a window.
-    """
-    import pyarrow as pa
-
-    pa.default_memory_pool().release_unused()
-    with suppress(AttributeError, OSError, TypeError):  # of glibc
-        ctypes.CDLL(None).malloc_trim(0)
 
 
 def _check_columns(shards: Shards, columns: TableColumns) -> None:
@@ -423,7 +410,7 @@ class StreamedBatches:
                 parts = [lane.take(rows) for lane in lanes.values()]
                 # In a call of its own: while the batches are in use, nothing here holds them.
                 made = [self._window(plan, number, list(zip(parts, seeds, strict=True)))]
-                _give_back_freed()
+                give_back_freed()
                 yield made.pop()
 
     def _window(
