@@ -3,7 +3,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test test-slow test-sanitised check bench bench-quick \
+.PHONY: demo test test-slow test-sanitised check bench bench-quick bench-scale \
 	quality quality-quick quality-final docs clean
 
 # Everything runs in one virtual environment, made anew when what it depends on changes.
@@ -55,6 +55,10 @@ bench: $(VENV)/.peers
 bench-quick: $(VENV)/.peers
 	$(BIN)/python benchmarks/speed/run.py --quick demo/speed
 	$(BIN)/python benchmarks/speed/plot.py demo/speed
+
+# Some minutes a round; lines are added to those that are there.
+bench-scale: $(STAMP)
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/scale/run.py benchmarks/scale/results
 
 # Tables and reference posteriors lie beside the checkout; tasks without theirs are skipped.
 DATA ?= ../shared/data

@@ -1,6 +1,8 @@
 """The examples run."""
 
+import re
 import runpy
+import subprocess
 import sys
 from pathlib import Path
 
@@ -36,3 +38,57 @@ def test_the_example_on_bundled_data_draws_its_picture(run, tmp_path):
     assert "test NLL" in printed
     assert "inside their 90 % region" in printed
     assert (tmp_path / "cells.png").stat().st_size > 10_000
+
+
+CLUSTER = EXAMPLES / "cluster"
+COMMAND = [
+    "--rdzv-backend c10d",
+    "--max-restarts",
+    "-m condens fit",
+    "--resume",
+    "--seed",
+]
+
+
+def test_the_slurm_example_is_a_script_with_the_options_of_torchrun_and_fit():
+    path = CLUSTER / "slurm.sbatch"
+    subprocess.run(["bash", "-n", str(path)], check=True)
+    text = path.read_text()
+    assert "#SBATCH --signal=TERM@120" in text
+    assert "#SBATCH --requeue" in text
+    assert "export CONDENS_WAIT_SECONDS=" in text
+    assert not [option for option in COMMAND if option not in text]
+
+
+def test_the_kubernetes_example_is_a_job_with_the_same_command():
+    yaml = pytest.importorskip("yaml")
+    job = yaml.safe_load((CLUSTER / "pytorchjob.yaml").read_text())
+    assert (job["apiVersion"], job["kind"]) == ("kubeflow.org/v1", "PyTorchJob")
+    elastic, worker = job["spec"]["elasticPolicy"], job["spec"]["pytorchReplicaSpecs"]["Worker"]
+    assert elastic["minReplicas"] == elastic["maxReplicas"] == worker["replicas"]
+    pod = worker["template"]["spec"]
+    assert pod["terminationGracePeriodSeconds"] >= 60
+    (container,) = pod["containers"]
+    (command,) = container["args"]
+    assert not [option for option in COMMAND if option not in command]
+    assert {each["name"] for each in container["env"]} == {
+        "OMP_NUM_THREADS",
+        "CONDENS_WAIT_SECONDS",
+    }
+
+
+@pytest.mark.parametrize("name", ["slurm.sbatch", "pytorchjob.yaml"])
+def test_the_options_of_the_cluster_examples_are_those_of_the_command(name):
+    text = (CLUSTER / name).read_text()
+    command = text[text.index("-m condens fit") :].split("env:")[0]
+    given = set(re.findall(r"(?<=\s)--?[a-z-]+", command)) - {"-m"}
+    known = {parameter for each in _fit_options() for parameter in each.opts}
+    assert given
+    assert given <= known
+
+
+def _fit_options():
+    typer = pytest.importorskip("typer")
+    from condens.cli.app import app
+
+    return typer.main.get_command(app).commands["fit"].params

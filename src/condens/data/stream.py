@@ -7,11 +7,13 @@ memory, any window can be entered without the ones before, and nothing of it dep
 of processes that share the reading.
 """
 
+import ctypes
 import glob
 import hashlib
 import os
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
@@ -369,6 +371,18 @@ def hash_values(seed: int, values: "pa.ChunkedArray") -> NDArray[np.float64]:
     nothing = int.from_bytes(hashlib.sha256(f"{seed}".encode()).digest()[:7], "little") / 2**56
     codes = coded.indices.fill_null(len(each)).to_numpy(zero_copy_only=False)
     return np.array([*each, nothing])[codes]
+
+
+def give_back_freed() -> None:
+    """Give the system the memory that a survey, or the reading of a window, has freed.
+
+    The C library keeps it, 100 MB and more, in pieces that are too small for a window.
+    """
+    import pyarrow as pa
+
+    pa.default_memory_pool().release_unused()
+    with suppress(AttributeError, OSError, TypeError):  # of glibc
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 def _place(first: int, row: int) -> str:

@@ -8,6 +8,7 @@ end, and the segments are merged in their order: the result does not depend on w
 import hashlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -31,6 +32,8 @@ SAMPLE_ROWS = 100_000
 # Rows of each part that is set apart, at most: they stay in memory.
 MAX_PART_ROWS = 100_000
 MAX_SEGMENTS = 64
+# Tables of such rows, of a few each, before they are made one.
+MAX_TABLES = 64
 # What rows are for; those for training alone, and of fold 0, 1, ….
 TEST, CALIBRATION, ADJUSTMENT, TRAINING = -4, -3, -2, -1
 _SALTS = {"role": 0, "sample": 1, "fold": 2}
@@ -295,6 +298,8 @@ def survey_segment(
         _count(found, block, roles, trained)
         _set_apart(found, block, columns, roles, useful)
     found.quantiles = [sketch.passed_on() for sketch in sketches]
+    for tables in found.apart.values():
+        _join(tables)
     return found
 
 
@@ -340,7 +345,21 @@ def _set_apart(
     }
     for name, chosen in picked.items():
         if chosen.any():
-            found.apart.setdefault(name, []).append(table.filter(pa.array(chosen)))
+            tables = found.apart.setdefault(name, [])
+            tables.append(table.filter(pa.array(chosen)))
+            if len(tables) >= MAX_TABLES:
+                _join(tables)
+
+
+def _join(tables: list["pa.Table"]) -> None:
+    """Make one table of many: of a few rows each, their columns take more memory than the values.
+
+    Those of categories that cannot be joined stay as they are.
+    """
+    import pyarrow as pa
+
+    with suppress(pa.ArrowInvalid, pa.ArrowNotImplementedError):
+        tables[:] = [pa.concat_tables(tables).combine_chunks()]
 
 
 def _hidden(name: str, columns: TableColumns) -> str:

@@ -1,6 +1,5 @@
 """Training on shards that are larger than memory."""
 
-import ctypes
 import queue
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -15,7 +14,7 @@ from torch import Generator, Tensor
 
 from condens.data import Rows
 from condens.data.statistics import Moments
-from condens.data.stream import Part, Shards
+from condens.data.stream import Part, Shards, give_back_freed
 from condens.data.survey import (
     TRAINING,
     Apart,
@@ -208,7 +207,7 @@ class Stream(Source):
         folds = torch.from_numpy(held.folds)
         parts = [(folds == fold).nonzero()[:, 0].to(device) for fold in self.folds()]
         validation = Batches(network, held.rows.to(device), parts)
-        _give_back_freed()
+        give_back_freed()
         return batches, validation
 
     def noise(self, settings: Settings, network: DensityNetwork) -> Noise:
@@ -300,18 +299,6 @@ class Stream(Source):
     @cached_property
     def _passes(self) -> dict[Any, "_Targets"]:
         return {}
-
-
-def _give_back_freed() -> None:
-    """Give the system the memory that the survey and the start have freed, 100 MB and more.
-
-    The C library keeps it in pieces that are too small for a window.
-    """
-    import pyarrow as pa
-
-    pa.default_memory_pool().release_unused()
-    with suppress(AttributeError, OSError, TypeError):  # of glibc
-        ctypes.CDLL(None).malloc_trim(0)
 
 
 def _check_columns(shards: Shards, columns: TableColumns) -> None:
@@ -492,7 +479,9 @@ class StreamedBatches:
                 seeds = [mixed_seed(seed, "window", epoch, lane, number) for lane in lanes]
                 parts = [lane.take(rows) for lane in lanes.values()]
                 # In a call of its own: while the batches are in use, nothing here holds them.
-                yield self._window(plan, number, list(zip(parts, seeds, strict=True)))
+                made = [self._window(plan, number, list(zip(parts, seeds, strict=True)))]
+                give_back_freed()
+                yield made.pop()
 
     def _window(
         self, plan: "_Plan", number: int, lanes: Sequence[tuple[Iterator[Part], int]]
