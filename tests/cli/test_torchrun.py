@@ -209,8 +209,9 @@ def test_the_number_of_processes_changes_nothing_but_rounding(tmp_path, shards):
             [[json.loads(line)[n] for n in ("train_nll", "validation_nll")] for line in log]
         )
     for other in curves[1:]:
-        for one, two in zip(curves[0], other, strict=True):
-            assert two == pytest.approx(one, rel=1e-4)
+        for number, (one, two) in enumerate(zip(curves[0], other, strict=True)):
+            # Rounding grows with the steps, and a loss may be near zero.
+            assert two == pytest.approx(one, rel=1e-4, abs=0.0 if number < 5 else 2e-4)
 
 
 def test_a_hung_worker_is_reported_in_time(tmp_path, shards):
