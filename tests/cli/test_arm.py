@@ -21,6 +21,7 @@ def test_the_hand_is_where_the_links_lead():
     np.testing.assert_allclose(np.hypot(*links.T).T, np.tile(LENGTHS, (50, 1)), atol=1e-12)
 
 
+@pytest.mark.slow
 def test_the_posterior_is_that_of_quadrature_over_all_joints():
     """p(point) by the trapezoidal rule over four joints, at which no integral is done by hand.
 

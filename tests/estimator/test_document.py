@@ -126,7 +126,7 @@ def test_what_comes_back_is_the_same_to_the_bit(models, kind, tmp_path):
 
 
 # The others go the same ways as these.
-QUICK = ("full", "low rank members", "counts", "known backbone", "going on", "groups")
+QUICK = ("full", "going on", "groups")
 
 
 @pytest.mark.parametrize(
@@ -218,7 +218,7 @@ def test_other_models_are_told_apart(models, tmp_path):
 # Damage.
 
 SLOW = [pytest.param(kind, marks=pytest.mark.slow) for kind in ("positive", "counts", "low rank")]
-DAMAGED = ["tied", "backbone", *SLOW]
+DAMAGED = [pytest.param("tied", marks=pytest.mark.slow), "backbone", *SLOW]
 
 
 @pytest.fixture(scope="module")
@@ -283,10 +283,7 @@ def search(tmp_path, original, kind, count, seed):
     return loaded
 
 
-@pytest.mark.parametrize(
-    "kind",
-    [pytest.param(k, marks=pytest.mark.slow if k in ("tied", "backbone") else ()) for k in DAMAGED],
-)
+@pytest.mark.parametrize("kind", DAMAGED)
 def test_documents_with_a_right_hash(tmp_path, originals, kind):
     assert 0 < search(tmp_path, originals(kind), kind, 60, seed=1) < 45
 

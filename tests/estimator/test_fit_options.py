@@ -540,6 +540,7 @@ def test_bins_as_they_are_asked_for(n_members):
         assert dropouts(model) == {expected}
 
 
+@pytest.mark.slow
 def test_where_there_is_nothing_to_compare_there_are_no_bins():
     several = {"n_members": 3}
     assert regressor().fit(FLAT, STEPS).n_bins_ == 0  # one network
@@ -684,7 +685,7 @@ def interrupt_after(epochs):
         {"backbone": Bent},
         {"dropout": 0.2, "calibration_fraction": 0.2},
         {"splitter": TimeSeriesSplit(5)},
-        {"n_components": "auto"},
+        pytest.param({"n_components": "auto"}, marks=pytest.mark.slow),
         pytest.param({"n_components": "auto", "n_members": 2}, marks=pytest.mark.slow),
     ],
     ids=str,

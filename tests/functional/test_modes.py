@@ -73,6 +73,7 @@ def test_two_components_merge_below_two_deviations():
     assert_close(apart.log_density[0], apart.log_density[1], rtol=1e-12, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_an_almost_flat_ridge_has_no_modes_without_a_dip_between():
     """Thirty Gaussians 0.9 deviations apart: the density varies by 1e-9 along the ridge."""
     points, _ = build([[0.9 * k] for k in range(30)], 1.0).modes()

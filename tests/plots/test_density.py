@@ -79,6 +79,7 @@ def test_the_corner_has_contours_of_every_plane():
         assert found == pytest.approx([0.9, 0.5], abs=0.01)
 
 
+@pytest.mark.slow
 def test_the_corner_of_many_dimensions_has_them_too():
     """In ten dimensions grids are coarser, and draws fewer."""
     density = mixture(10, 4, seed=2)

@@ -169,6 +169,7 @@ def test_a_variant_of_the_best_kind_is_compared_too():
 class TestAlone:
     SETTINGS = Settings(epochs=20, batch_size=32)
 
+    @pytest.mark.slow
     def test_a_variant_that_ends_worse_is_left(self):
         """The one that is looked at knows the rows; the one that is trained is too simple."""
         x, y = rows()
