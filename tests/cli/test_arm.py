@@ -1,6 +1,7 @@
 """The arm of the demo: its geometry, and its exact posterior against direct quadrature."""
 
 import numpy as np
+import pytest
 from scipy import stats
 
 from condens.cli.arm import LENGTHS, NOISE, SCALES, corners, exact_log_prob, hand, simulate
