@@ -109,7 +109,7 @@ class Visit:
     link = ""
 
 
-@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("size", ["wide", pytest.param("narrow", marks=pytest.mark.slow)])
 def test_a_slider_moves_the_density(browser, service, model, size):
     with Visit(browser, service, size) as visit:
         assert TOKEN not in visit.page.url
@@ -187,6 +187,7 @@ def test_what_cannot_be_is_said(browser, service, model):
         visit.messages.clear()  # the browser's own note of a status 422
 
 
+@pytest.mark.slow
 def test_a_link_brings_the_view_back(browser, service, model):
     with Visit(browser, service) as visit:
         visit.page.get_by_label("number, exact value").fill("0.7")

@@ -340,6 +340,7 @@ def test_the_ends_of_the_uniform_number_draw_the_first_and_last_component():
     agree(draws, torch.stack([means[:, 0], means[:, -1]]), torch.float32)
 
 
+@pytest.mark.slow
 def test_draws_for_a_condition_that_is_no_number(written):
     file = written("transforms", "sample")
     condition = conditions(file.network, 2)
@@ -485,6 +486,7 @@ def test_conditions_as_the_backbone_takes_them(tmp_path):
         agree(ours.factors, network.eval()(rows).factors, torch.float32)
 
 
+@pytest.mark.slow
 def test_a_file_of_another_network_is_refused(written):
     file, other = written("isotropic", "mixture"), network_of(2, "isotropic", 3, seed=1)
     graph = MixtureParameters(other).eval()
