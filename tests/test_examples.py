@@ -74,6 +74,7 @@ def test_the_kubernetes_example_is_a_job_with_the_same_command():
     assert {each["name"] for each in container["env"]} == {
         "OMP_NUM_THREADS",
         "CONDENS_WAIT_SECONDS",
+        "TORCH_DISABLE_SHARE_RDZV_TCP_STORE",
     }
 
 
