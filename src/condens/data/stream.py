@@ -67,7 +67,7 @@ class Shards:
     columns are named in one error.
 
     Args:
-        source: a directory, a pattern such as "shards/*.parquet", or a list of files. Files of a
+        source: a directory, a pattern such as ``shards/*.parquet``, or a list of files. Files of a
             directory or a pattern are taken in the order of their names.
         columns: those to read; all by default.
         dates: "refuse" columns of dates and times, or read them as "seconds" since 1970.

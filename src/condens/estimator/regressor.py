@@ -317,7 +317,7 @@ class MDNRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         their file and number, or of their group, at most 100 000 for each purpose.
 
         Args:
-            shards: a directory, a pattern such as "shards/*.parquet", files, or `Shards`.
+            shards: a directory, a pattern such as ``shards/*.parquet``, files, or `Shards`.
             targets: the columns of y.
             conditions: the columns of X; all others by default.
             sample_weight, groups: a column of each.

@@ -40,7 +40,7 @@ class Baselines:
     ones for each category. Ridge and covariances are those that suit rows left out, see
     `condens.evaluation.linear`. No standard deviation is below 10⁻⁵ times that of the targets.
 
-    Made by `fit`. `n_rows` says how many rows that was.
+    Made by `fit`. ``n_rows`` says how many rows that was.
 
     >>> generator = torch.Generator().manual_seed(0)
     >>> c = torch.randn(500, 1, generator=generator)

@@ -77,7 +77,7 @@ class Novelty:
     density of the conditions; above 1, 1 plus how many nats a row is less familiar than the least
     familiar of those. The density is a small mixture with full covariances of the standardised
     numbers, and of the categories, see `Familiar`: so it knows ranges, correlations, clusters and
-    the holes between them. No training row is kept. Made by `fit`; `n_rows` says of how many rows.
+    the holes between them. No training row is kept. Made by `fit`, of ``n_rows`` rows.
 
     >>> generator = torch.Generator().manual_seed(0)
     >>> line = torch.randn(500, 1, generator=generator)
