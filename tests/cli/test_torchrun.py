@@ -231,11 +231,10 @@ def test_a_hung_worker_is_reported_in_time(tmp_path, shards):
         end(started)
 
 
+@pytest.mark.parametrize("undisturbed", [2], indirect=True)
 def test_two_nodes_one_of_which_is_killed_and_returns(tmp_path, shards, undisturbed):
     """Two agents with a common rendezvous, as on two hosts."""
-    size, expected = undisturbed
-    if size != 2:
-        pytest.skip("two nodes of one process")
+    _, expected = undisturbed
     port = processes.free_port()
     options = (
         *("--nnodes", "2", "--nproc-per-node", "1", "--max-restarts", "3"),

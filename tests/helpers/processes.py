@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 import torch
 from helpers import runs
 
-from condens.nn import Ensemble, MixtureNetwork
+from condens.nn import Ensemble, FullHead, MixtureNetwork
 from condens.training import train
 
 TARGETS = ["u", "v"]
@@ -80,6 +80,15 @@ def in_memory(members=1, changes=None, options=None, directory=None, network=Non
         directory=directory,
         checkpoint_seconds=0.0,
     )
+    return outcome(trained, history)
+
+
+def batch_norm():
+    """Train a backbone that keeps running means, of the rows that its process has seen."""
+    torch.manual_seed(0)
+    layers = [torch.nn.Linear(2, 8), torch.nn.BatchNorm1d(8), torch.nn.ReLU()]
+    trained = MixtureNetwork(torch.nn.Sequential(*layers), FullHead(8, 2, 3), condition_columns=2)
+    history = train(trained, **runs.problem(rows=600), settings=runs.settings())
     return outcome(trained, history)
 
 

@@ -67,6 +67,11 @@ def test_accumulated_gradients_are_those_of_the_batch():
     np.testing.assert_allclose(curve(parts), curve(whole), rtol=1e-5)
 
 
+def test_running_means_are_those_of_process_0_in_all(tmp_path):
+    result = pair(tmp_path, processes.batch_norm)
+    assert np.isfinite(curve(result)).all()
+
+
 def test_different_rows_are_refused(tmp_path):
     results, _ = processes.together(tmp_path, 2, processes.other_rows)
     for result in results:

@@ -7,6 +7,7 @@ import threading
 import time
 
 import pytest
+import torch
 from helpers import runs
 
 from condens.training.history import Epoch, History
@@ -154,3 +155,18 @@ def test_how_far_a_run_got():
     assert text == "after epoch 3, with the best weights so far, of epoch 2"
     text = how_far(History(epochs=3 * [epoch]))
     assert text == "after epoch 3, with the best weights so far, the first ones"
+
+
+def test_sigterm_saves_ends_the_process_by_it_and_goes_on_to_the_same_bytes(tmp_path):
+    changes = {"epochs": 40}
+    assert runs.finish(runs.run, tmp_path / "whole", None, changes) == 0
+    directory = tmp_path / "run"
+    with runs.process(runs.run, tmp_path / "out", directory, changes) as running:
+        runs.wait_for(lambda: len(list(directory.glob("state-*.json"))) > 1)
+        os.kill(running.pid, signal.SIGTERM)
+        running.join(runs.PATIENCE)
+        assert running.exitcode == -signal.SIGTERM
+    assert not (tmp_path / "out").exists()
+    assert runs.finish(runs.run, tmp_path / "out", directory, changes) == 0
+    whole, again = (torch.load(tmp_path / name)["weights"] for name in ("whole", "out"))
+    assert all(torch.equal(again[name], tensor) for name, tensor in whole.items())

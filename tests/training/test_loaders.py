@@ -1,5 +1,7 @@
 """Datasets and loaders of torch, map-style and iterable."""
 
+import math
+
 import numpy as np
 import pytest
 import torch
@@ -245,3 +247,22 @@ class Once(IterableDataset):
 def test_data_that_nothing_is_learned_from_are_refused(data, error, message):
     with pytest.raises(error, match=message):
         train(runs.network(), data, runs.settings())
+
+
+@pytest.mark.parametrize("members", [1, 2])
+def test_weights_count_by_their_ratio_and_rows_without_a_target_not_at_all(members):
+    """The loss is a mean over the rows that count, whatever the unit of the weights."""
+
+    def curve(*tensors):
+        made = [runs.network(seed) for seed in range(members)]
+        network = made[0] if members == 1 else Ensemble(made)
+        settings = runs.settings(epochs=1, learning_rate=1e-300, clip=math.inf, batch_size=50)
+        history = train(network, TensorDataset(*tensors), settings, warn=False)
+        return history.epochs[0].train_nll
+
+    plain, heavy = curve(X, Y), curve(X, Y, torch.full((500,), 7.0))
+    assert heavy == pytest.approx(plain, rel=1e-5)
+    gaps = Y.clone()
+    gaps[::2] = torch.nan
+    # Of other rows, whose mean differs; it would be half if the others counted.
+    assert curve(X, gaps) == pytest.approx(plain, rel=0.2)

@@ -18,12 +18,14 @@ from sklearn.model_selection import cross_val_score
 from torch import Generator, nn
 
 from condens import MDNRegressor
+from condens.data.stream import uniform
 from condens.errors import ArgumentError
 from condens.inference import posterior
 from condens.nn import HEADS, MLP, Ensemble, MixtureNetwork, TableMLP
 from condens.nn.randomness import (
     Dropout,
     RowDraws,
+    _mix,
     drawing_from,
     draws_from_torch,
     torch_seeded_by,
@@ -292,6 +294,16 @@ def draws(rows, first=0, seeds=(8,)):
 
 
 class TestRowDraws:
+    def test_the_hash_is_splitmix64(self):
+        """Its first numbers from the state 0, as published; both implementations."""
+        expected = [0xE220A8397B1DCDAF, 0x6E789E6AA1B965F4, 0x06C45D188009454F]
+        golden = 0x9E3779B97F4A7C15
+        states = [(golden * number) % 2**64 for number in (1, 2, 3)]
+        words = torch.tensor([state - 2**64 if state >= 2**63 else state for state in states])
+        assert [word % 2**64 for word in _mix(words).tolist()] == expected
+        found = uniform(np.arange(3, dtype=np.uint64))
+        assert found.tolist() == [(word >> 11) * 2.0**-53 for word in expected]
+
     def test_a_row_has_the_same_numbers_in_every_part(self):
         whole = draws(10, seeds=(1, 2))
         numbers = [whole.normal([2, 10, 3], torch.float64) for _ in range(2)]

@@ -28,14 +28,18 @@ from condens.cli.fitting import (
     verdict,
 )
 from condens.cli.options import (
+    Conditions,
     Dates,
     Decimal,
     Delimiter,
     Encoding,
     Force,
     Groups,
+    Ignored,
+    ModelOutput,
     Seed,
     Source,
+    Targets,
     Weights,
 )
 from condens.cli.tables import (
@@ -56,19 +60,10 @@ if TYPE_CHECKING:
 
 def fit(
     data: Source,
-    target: Annotated[
-        list[str], typer.Option("--target", "-t", help="A column to predict; repeat for several.")
-    ],
-    output: Annotated[Path, typer.Option("--output", "-o", help="Where the model goes.")],
-    condition: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--condition",
-            "-c",
-            help="A column to predict from; repeat for several; by default all others.",
-        ),
-    ] = None,
-    ignore: Annotated[list[str] | None, typer.Option(help="A column to leave out.")] = None,
+    target: Targets,
+    output: ModelOutput,
+    condition: Conditions = None,
+    ignore: Ignored = None,
     transform: Annotated[
         list[str] | None,
         typer.Option(

@@ -97,3 +97,16 @@ Groups = Annotated[
         "rows are divided."
     ),
 ]
+Targets = Annotated[
+    list[str], typer.Option("--target", "-t", help="A column to predict; repeat for several.")
+]
+Conditions = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--condition",
+        "-c",
+        help="A column to predict from; repeat for several; by default all others.",
+    ),
+]
+Ignored = Annotated[list[str] | None, typer.Option(help="A column to leave out.")]
+ModelOutput = Annotated[Path, typer.Option("--output", "-o", help="Where the model goes.")]

@@ -25,14 +25,18 @@ from condens.cli.fitting import (
     verdict,
 )
 from condens.cli.options import (
+    Conditions,
     Dates,
     Decimal,
     Delimiter,
     Encoding,
     Force,
     Groups,
+    Ignored,
+    ModelOutput,
     Seed,
     Source,
+    Targets,
     Weights,
 )
 from condens.cli.tables import Input, Labelled, place_for
@@ -51,19 +55,10 @@ TRIALS_SHOWN = 5
 
 def tune(
     data: Source,
-    target: Annotated[
-        list[str], typer.Option("--target", "-t", help="A column to predict; repeat for several.")
-    ],
-    output: Annotated[Path, typer.Option("--output", "-o", help="Where the model goes.")],
-    condition: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--condition",
-            "-c",
-            help="A column to predict from; repeat for several; by default all others.",
-        ),
-    ] = None,
-    ignore: Annotated[list[str] | None, typer.Option(help="A column to leave out.")] = None,
+    target: Targets,
+    output: ModelOutput,
+    condition: Conditions = None,
+    ignore: Ignored = None,
     transform: Annotated[
         list[str] | None,
         typer.Option(help="What a target may be, as in price=positive; see condens fit."),

@@ -180,9 +180,11 @@ class Shards:
             lanes *= 2
         return lanes
 
-    def rows(self, order: Sequence[int], begin: int, end: int, columns: Sequence[str]) -> "Rows":
+    def rows(
+        self, order: Sequence[int], begin: int, end: int, columns: Sequence[str]
+    ) -> "LaneReader":
         """Return the rows from number `begin` to `end` of the pieces in an order."""
-        return Rows(self, order, begin, end, columns)
+        return LaneReader(self, order, begin, end, columns)
 
     def _look_at(self, number: int, path: Path, known: dict[str, str | None]) -> None:
         from condens.data import formats
@@ -230,7 +232,7 @@ class Shards:
         self.sizes.append(path.stat().st_size)
 
 
-class Rows:
+class LaneReader:
     """Consecutive rows of an order, from which any number can be taken at a time."""
 
     def __init__(

@@ -206,13 +206,18 @@ class LoadedBatches:
         self.source, self.network = source, network
         self.device = network.target_scaling.scale.device
         self.complete = False
-        # The part of the rows that a member trains on.
-        self.trained = 1.0
-        if source.folds is not None and source.n_members > 1:
-            self.trained -= len(source.held) / source.n_members / len(source.folds)
         sample = source.sample.to(self.device)
+        weights = _counting(sample)
+        # The mean weight of a row, for each member, by which the rows count one on average.
+        means = [float(weights.mean())] * source.n_members
+        if source.fold_rows is not None and source.n_members > 1:
+            held, n = _counting(source.fold_rows), len(source.order)
+            rest = means[0] * (n - len(held))
+            means = [(rest + float(held[source.held != m].sum())) / n for m in range(len(means))]
+        self.mean_weights = torch.tensor(means, dtype=torch.float64, device=self.device)
         real = network.real_target(sample.target, Generator(self.device).manual_seed(0))
-        self.offsets = [float(network.row_log_scale(real).mean())] * source.n_members
+        offset = float(weights @ network.row_log_scale(real) / weights.sum())
+        self.offsets = [offset] * source.n_members
 
     def __len__(self) -> int:
         return self.source.n_rows
@@ -259,15 +264,13 @@ class LoadedBatches:
         network, members = self.network, self.source.n_members
         if len(rows):
             network.check(rows.condition, rows.target)
-        condition, target, given = rows.to(self.device)
-        useful = rows.useful.to(self.device)
-        weights = useful.double() if given is None else given * useful
-        each = weights.expand(members, -1)
+        condition, target, _ = rows = rows.to(self.device)
+        each = _counting(rows) / self.mean_weights.unsqueeze(1)
         if folds is not None and members > 1:
             own = folds.to(self.device) == torch.arange(members, device=self.device)[:, None]
-            each = torch.where(own, 0.0, each / self.trained)
+            each = torch.where(own, 0.0, each)
         stand_in = self.source.sample.target[:1].to(self.device)
-        target = torch.where(useful[:, None], target, stand_in.to(target))
+        target = torch.where(rows.useful[:, None], target, stand_in.to(target))
         generator = None
         if network.discrete:
             generator = Generator(self.device).manual_seed(mixed_seed(seed, epoch, first))
@@ -316,6 +319,12 @@ def _length(dataset: Any) -> int:
             expected="a dataset with __len__ and __getitem__ was expected",
             fix="Add __len__, or make it an IterableDataset.",
         ) from error
+
+
+def _counting(rows: Rows) -> Tensor:
+    """Return the weights of rows [n]: 0 for those without a target, 1 where none were given."""
+    useful = rows.useful.double()
+    return useful if rows.weights is None else rows.weights * useful
 
 
 def _bytes(rows: Rows) -> int:
