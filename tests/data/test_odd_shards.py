@@ -54,6 +54,24 @@ def test_categories_are_stored_in_any_way(tmp_path, other, first):
     assert made.sample.rows.condition.isfinite().all()
 
 
+@pytest.mark.parametrize("others", [{}, {"c": TEXT}])
+@pytest.mark.parametrize("first", [True, False])
+def test_numbers_are_of_any_precision(tmp_path, first, others):
+    # A tenth in single precision is not the one in double: it must stay what the file holds.
+    single = columns(x=pa.array(np.float32(0.1) * np.arange(60, dtype=np.float32)), **others)
+    double = {n: c if n == "c" else c.cast(pa.float64()) for n, c in single.items()}
+    other = columns(1, **others)
+    found = []
+    for name, one in (("single", single), ("double", double)):
+        (folder := tmp_path / name).mkdir()
+        found.append(opened(folder, *(one, other)[:: 1 if first else -1]))
+    for mine, theirs in zip(*(made.sample.rows[:2] for made in found), strict=True):
+        assert mine.dtype == theirs.dtype
+        assert mine.equal(theirs)
+    mine, theirs = (made.survey.statistics() for made in found)
+    assert all((mine[name] == theirs[name]).all() for name in mine)
+
+
 def test_categories_of_two_types_are_refused(tmp_path):
     files = columns(c=NUMBERS.dictionary_encode()), columns(c=TEXT)
     with pytest.raises(TableFileError, match=r"holds categories in column 'c'.*of int64"):

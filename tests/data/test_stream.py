@@ -106,7 +106,8 @@ class TestFaults:
         with pytest.raises(TableFileError, match="is gone, or of another size"):
             list(shards.read(shards.pieces[0], ["u"]))
 
-    def test_infinite_numbers_and_wrong_weights_are_named_with_their_row(self, tmp_path):
+    @pytest.mark.parametrize("dtype", [np.float64, np.float32])
+    def test_infinite_numbers_and_wrong_weights_are_named_with_their_row(self, tmp_path, dtype):
         whole = processes.table(300)
         for place, value, message in (
             ("x0", np.inf, "is inf in row 250, column 'x0'"),
@@ -114,8 +115,8 @@ class TestFaults:
             ("w", -1.0, "has the weight -1 in row 250"),
             ("w", np.nan, "has the weight nan in row 250"),
         ):
-            columns = {name: np.array(whole[name]).copy() for name in whole.column_names}
-            columns |= {"w": np.ones(300)}
+            columns = {name: np.array(whole[name]).astype(dtype) for name in whole.column_names}
+            columns |= {"w": np.ones(300, dtype)}
             columns[place][250] = value
             pattern = processes.write_shards(tmp_path / place, pa.table(columns), files=1)
             with pytest.raises(TableFileError, match=message):

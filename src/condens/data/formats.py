@@ -10,6 +10,7 @@ from difflib import get_close_matches
 from itertools import islice
 from typing import Any, Literal, NamedTuple
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute
 import pyarrow.ipc
@@ -401,9 +402,13 @@ class ColumnReader:
             numbers = column.cast(pa.float64(), safe=False)
         else:
             raise self.unusable(name, dtype)
-        infinite = pa.compute.is_inf(numbers)
-        if pa.compute.any(infinite).as_py():
-            row = pa.compute.index(infinite, True).as_py()
+        return self.finite(name, numbers, place)
+
+    def finite(self, name: str, numbers: pa.ChunkedArray, place: Place) -> pa.ChunkedArray:
+        """Return a column of floats as it is; refuse one that holds infinity."""
+        infinite = np.isinf(numbers.to_numpy())
+        if infinite.any():
+            row = int(infinite.argmax())
             raise TableFileError(
                 self.label,
                 got=f"is {numbers[row].as_py()} in {place(row)}, column {_short(name)}",

@@ -107,8 +107,12 @@ class Rows(NamedTuple):
         return self.target.shape[0]
 
     def take(self, index: Tensor) -> "Rows":
-        """Return some of the rows, in this order."""
-        return self._each(lambda part: part[index])
+        """Return some of the rows, by their numbers, in this order and shape, or by a mask."""
+        numbers = index.nonzero()[:, 0] if index.dtype == torch.bool else index
+        # Several times as fast as brackets, which take one number at a time.
+        return self._each(
+            lambda part: part.index_select(0, numbers.flatten()).unflatten(0, numbers.shape)
+        )
 
     def observed(self, name: str = "target") -> "Rows":
         """Return the rows with an observed target and a weight above zero.

@@ -171,7 +171,7 @@ class Block(NamedTuple):
 
 def read_block(part: Part, columns: TableColumns, roles: Roles, path: str) -> Block:
     """Read rows: numbers, codes of categories, and roles."""
-    table = _without_values(Table.read(part.table.select(list(columns.conditions)), path), part)
+    table = _conditions(part, columns, path)
     target = np.column_stack([_numbers(part.table[name]) for name in columns.targets])
     weights = np.ones(len(target))
     if columns.weights is not None:
@@ -188,11 +188,24 @@ def read_block(part: Part, columns: TableColumns, roles: Roles, path: str) -> Bl
     return Block(part, table, target, weights, roles.assign(_hashes(part, columns, roles, "role")))
 
 
+def _conditions(part: Part, columns: TableColumns, path: str) -> Table:
+    """Return the conditions; of numbers alone at once, as `Shards.read` has checked them."""
+    table, names = part.table.select(list(columns.conditions)), columns.conditions
+    if not all(_is_float(dtype) for dtype in table.schema.types):
+        return _without_values(Table.read(table, path), part)
+    numbers = np.stack([column.to_numpy() for column in table.columns], 1, dtype=np.float64)
+    return Table(numbers, list(range(len(names))), {}, [f"column {n!r}" for n in names], names)
+
+
+def _is_float(dtype: "pa.DataType") -> bool:
+    return str(dtype) in ("float", "double")
+
+
 def _without_values(table: Table, part: Part) -> Table:
     """Return a table in which categories that are all missing in these rows are categories."""
     assert table.names is not None  # columns of files have names
     types = [part.table.schema.field(table.names[place]).type for place in table.places]
-    empty = [i for i, dtype in enumerate(types) if str(dtype) != "double"]
+    empty = [i for i, dtype in enumerate(types) if not _is_float(dtype)]
     if not empty:
         return table
     missing = np.full(len(table.numbers), -1)
@@ -359,7 +372,7 @@ def _join(tables: list["pa.Table"]) -> None:
     import pyarrow as pa
 
     with suppress(pa.ArrowInvalid, pa.ArrowNotImplementedError):
-        tables[:] = [pa.concat_tables(tables).combine_chunks()]
+        tables[:] = [pa.concat_tables(tables, promote_options="permissive").combine_chunks()]
 
 
 def _hidden(name: str, columns: TableColumns) -> str:
@@ -458,7 +471,8 @@ class Survey:
         tables = self.found.apart.get(name)
         if not tables:
             return None
-        table = pa.concat_tables(tables)
+        # Some files may have a column in single precision, others in double.
+        table = pa.concat_tables(tables, promote_options="permissive")
         return Apart(
             self.rows(table),
             table.select(self.columns.names),

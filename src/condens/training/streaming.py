@@ -10,11 +10,12 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Generator, Tensor
 
 from condens.data import Rows
 from condens.data.statistics import Moments
-from condens.data.stream import Part, Shards, give_back_freed
+from condens.data.stream import Integers, Part, Shards, give_back_freed
 from condens.data.survey import (
     TRAINING,
     Apart,
@@ -43,6 +44,7 @@ from condens.transforms import Transform
 # Memory of the rows that are shuffled among each other; as much again is read ahead.
 WINDOW_BYTES = 1 << 26
 
+Booleans = NDArray[np.bool_]
 T = TypeVar("T")
 
 
@@ -370,9 +372,9 @@ class _TargetRows(NamedTuple):
     file: int
     first: int
     target: Tensor
-    weights: np.ndarray[Any, np.dtype[np.float64]]
-    roles: np.ndarray[Any, np.dtype[np.int64]]
-    trained: np.ndarray[Any, np.dtype[np.bool_]]
+    weights: NDArray[np.float64]
+    roles: Integers
+    trained: Booleans
     useful: Tensor
 
 
@@ -489,7 +491,7 @@ class StreamedBatches:
         """Return the batches of a window: rows of a lane go to their places as they are read."""
         first = number * plan.batches
         places = range(first, min(first + plan.batches, plan.n_batches))
-        lengths = np.array([plan.lengths(place) for place in places])
+        lengths = plan.lengths(places)
         low, high = np.array(list(plan.owned.values())).T
         # Of each batch and lane: how many rows are ours, and where they begin.
         counts = np.maximum(np.minimum(high, lengths[:, list(plan.owned)]) - low, 0)
@@ -513,7 +515,7 @@ class StreamedBatches:
             for mine, theirs in zip(made, chosen, strict=True):
                 assert mine is not None  # streamed rows have weights
                 assert theirs is not None
-                mine[put] = theirs
+                mine.index_copy_(0, put, theirs)
         # Before the first of ours come the lanes that others read, and some rows of its lane.
         lane, least = next(iter(plan.owned)), low[0]
         before = lengths[:, :lane].sum(1) + np.minimum(least, lengths[:, lane])
@@ -535,15 +537,15 @@ class StreamedBatches:
             block = read_block(part, survey.columns, survey.roles, path)
             encoded = survey.encoder.encode(block.table, "the table").to(self.device)
             condition.append(network.standardise_condition(encoded))
-            target.append(self._target(block, generator))
-            weights.append(self._weights(block))
+            # A row that does not count may hold anything.
+            counts = (block.roles >= TRAINING) & block.useful
+            target.append(self._target(block, counts, generator))
+            weights.append(self._weights(block, counts))
         if not condition:
             return None
         return Rows(*(torch.cat(part) for part in (condition, target, weights)))
 
-    def _target(self, block: Block, generator: Generator) -> Tensor:
-        # A row that does not count may hold anything.
-        counts = (block.roles >= TRAINING) & block.useful
+    def _target(self, block: Block, counts: Booleans, generator: Generator) -> Tensor:
         given = torch.from_numpy(np.where(counts[:, None], block.target, np.nan)).to(self.device)
         some = torch.where(given.isnan().all(1, keepdim=True), self._stand_in, given)
         return self.network.standardise_target(some, generator if self.network.discrete else None)
@@ -555,8 +557,7 @@ class StreamedBatches:
         whole = target[(~target.isnan()).sum(1).argmax()]
         return whole.to(self.device)
 
-    def _weights(self, block: Block) -> Tensor:
-        counts = (block.roles >= TRAINING) & block.useful
+    def _weights(self, block: Block, counts: Booleans) -> Tensor:
         weights = np.where(counts, self.stream.survey.scaled(block.weights), 0.0)
         each = [
             np.where(block.roles == fold, 0.0, weights * factor)
@@ -616,10 +617,13 @@ class _Plan(NamedTuple):
         n_batches = -(-longest // each)
         return cls(size, lanes, each, ends, n_batches, max(1, window_rows // size), owned)
 
-    def lengths(self, place: int) -> list[int]:
-        """Return how many rows each lane has left for the batch at a place."""
-        done = place * self.each
-        return [min(max(b - a - done, 0), self.each) for a, b in pairwise(self.ends)]
+    def lengths(self, places: range) -> Integers:
+        """Return how many rows each lane has for the batches at some places. Shapes: [B] → [B, L].
+
+        The last batches have what is left.
+        """
+        left = np.diff(self.ends) - np.array(places)[:, None] * self.each
+        return left.clip(0, self.each)
 
 
 class _Ahead(Iterator[T]):
