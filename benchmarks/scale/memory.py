@@ -1,6 +1,6 @@
 """Train on shards that are larger than the memory a process may use, score them, and say the peak.
 
-    python benchmarks/scale/memory.py SHARDS [--gigabytes 2] [--limit 700] [--batch 4096]
+    python benchmarks/scale/memory.py SHARDS [--gigabytes 2] [--columns 32] [--limit 700] [--batch 4096]
 
 Writes 20 Parquet files of float32 columns into a directory that must not exist, and removes it at
 the end. A process of its own surveys them, trains for one epoch and scores every row; its memory is
@@ -30,7 +30,7 @@ import worker
 from condens.data import Shards
 from condens.training import Settings, train
 
-COLUMNS, FILES, GROUP_ROWS = 32, 20, 50_000
+FILES, GROUP_ROWS = 20, 50_000
 LEAST_FRACTION = 0.8
 SAMPLE_SECONDS = 0.02
 
@@ -162,6 +162,7 @@ def main() -> None:
     parser.add_argument("directory", type=Path, nargs="?")
     parser.add_argument("--gigabytes", type=float, default=2.0)
     parser.add_argument("--limit", type=float, default=700.0, help="megabytes above the imports")
+    parser.add_argument("--columns", type=int, default=32, help="of conditions")
     parser.add_argument("--batch", type=int, default=4096)
     parser.add_argument("--members", type=int, default=1)
     parser.add_argument("--hard", action="store_true", help="RLIMIT_DATA, at the limit")
@@ -175,16 +176,16 @@ def main() -> None:
         return
     if given.directory is None or given.directory.exists():
         parser.error("name a directory that does not exist yet")
-    rows = int(given.gigabytes * 1e9 / (4 * (COLUMNS + len(tables.TARGETS))))
+    rows = int(given.gigabytes * 1e9 / (4 * (given.columns + len(tables.TARGETS))))
     job = worker.DEFAULTS | {
         "path": str(given.directory),
-        "columns": COLUMNS,
+        "columns": given.columns,
         "batch": given.batch,
         "members": given.members,
         "limit": int(given.limit * 1e6),
         "hard": given.hard,
     }
-    size = {"files": FILES, "group_rows": GROUP_ROWS, "columns": COLUMNS}
+    size = {"files": FILES, "group_rows": GROUP_ROWS, "columns": given.columns}
     try:
         written = tables.write(given.directory, rows=rows, form="parquet", **size)
         kept = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3

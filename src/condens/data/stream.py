@@ -37,7 +37,7 @@ MAX_FAULTS = 10
 ROWS_PER_READ, BYTES_PER_READ = 1 << 14, 1 << 21
 # Memory of row groups that are open at a time, and of a column of one. Smaller row groups are
 # decoded at once: an open Parquet file has pages and dictionaries, up to three times the values.
-OPEN_BYTES, OPEN_COLUMN_BYTES = 1 << 28, 1 << 21
+OPEN_BYTES, OPEN_COLUMN_BYTES = 160 << 20, 1 << 21
 MAX_LANES = 64
 
 
@@ -443,22 +443,38 @@ def _raw(path: Path, piece: Piece, columns: Sequence[str]) -> Iterator["pa.Table
     size = max(1, min(ROWS_PER_READ, BYTES_PER_READ // (8 * len(names))))
     if ENDINGS[path.suffix.lower()] == "parquet":
         with pa.parquet.ParquetFile(path, pre_buffer=False, buffer_size=1 << 16) as file:
-            batches = file.iter_batches(
-                size, row_groups=[piece.number], columns=names, use_threads=False
-            )
             if piece.bytes > OPEN_COLUMN_BYTES * len(names):
-                for batch in batches:
+                for batch in file.iter_batches(
+                    size, row_groups=[piece.number], columns=names, use_threads=False
+                ):
                     yield pa.Table.from_batches([batch]).select(names)
                 return
-            decoded = deque(batches)
+            table = file.read_row_group(piece.number, names, use_threads=False).select(names)
+        decoded = deque(_moved(batch) for batch in table.to_batches(size))
+        del table
         while decoded:
-            yield pa.Table.from_batches([decoded.popleft()]).select(names)
+            yield decoded.popleft()
         return
     with pa.memory_map(str(path)) as source:
         batch = pa.ipc.open_file(source).get_batch(piece.number)
         table = pa.Table.from_batches([batch]).select(names)
         for start in range(0, len(table), size):
             yield table.slice(start, size)
+
+
+def _moved(batch: "pa.RecordBatch") -> "pa.Table":
+    """Return a table with its floats in memory of their own, which is freed with it.
+
+    What pyarrow's allocator keeps for columns of a few kilobytes is half as much again, and one
+    column in use keeps the memory of its whole row group.
+    """
+    import pyarrow as pa
+
+    def moved(column: "pa.Array") -> "pa.Array":
+        floats = pa.types.is_float32(column.type) or pa.types.is_float64(column.type)
+        return pa.array(column.to_numpy().copy()) if floats and not column.null_count else column
+
+    return pa.table([moved(column) for column in batch.columns], names=batch.schema.names)
 
 
 def _kinds(

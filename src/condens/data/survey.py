@@ -457,8 +457,9 @@ class Survey:
         """Return rows in memory, encoded."""
         names = self.columns
         target = np.column_stack([_numbers(table[name]) for name in names.targets])
+        conditions = Table.read_compact(table.select(list(names.conditions)), "the table")
         return Rows.of(
-            self.encoder.encode(table.select(list(names.conditions)), "the table"),
+            self.encoder.encode(conditions, "the table"),
             torch.from_numpy(target),
             None if names.weights is None else _numbers(table[names.weights]),
             names=("the table", "the targets", "the weights"),
