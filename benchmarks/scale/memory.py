@@ -1,6 +1,6 @@
 """Train on shards that are larger than the memory a process may use, score them, and say the peak.
 
-    python benchmarks/scale/memory.py SHARDS [--gigabytes 2] [--columns 32] [--limit 700] [--batch 4096]
+    python benchmarks/scale/memory.py SHARDS [--gigabytes 2] [--columns 32] [--limit 700]
 
 Writes 20 Parquet files of float32 columns into a directory that must not exist, and removes it at
 the end. A process of its own surveys them, trains for one epoch and scores every row; its memory is
