@@ -473,6 +473,20 @@ def test_regressor(tmp_path):
         export(gaps, path)
 
 
+@pytest.mark.slow
+def test_columns_that_are_not_read(tmp_path):
+    generator = torch.Generator().manual_seed(0)
+    options = {"n_components": 2, "width": 8, "bins": 2, "shortcut": True, "unused": (1,)}
+    x = 5 + torch.randn(50, 3, generator=generator, dtype=torch.float64)
+    network = MixtureNetwork.of(3, 2, generator=generator, **options).double().prepare(x, x[:, :2])
+    export(network.eval(), tmp_path / "n.onnx")
+    x[:, 1] = 1e9
+    given = {"condition": x.numpy(), "target": x[:, ::2].numpy()}
+    (ours,) = onnxruntime.InferenceSession(tmp_path / "n.onnx").run(None, given)
+    expected = -network.nll(x, x[:, ::2]).detach()
+    np.testing.assert_allclose(ours, expected, rtol=1e-6)
+
+
 def test_conditions_as_the_backbone_takes_them(tmp_path):
     head = network_of(2, "full", 2).head
     layers = torch.nn.Conv1d(2, 4, 3), torch.nn.Flatten(), torch.nn.Dropout(0.5)

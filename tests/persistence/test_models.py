@@ -205,7 +205,7 @@ class TestFile:
         record = json.loads(metadata["condens"])
         assert record.pop("sha256")
         assert record == {
-            "format": 7,
+            "format": 8,
             "versions": {"condens": condens.__version__, "torch": torch.__version__},
             "document": {
                 "kind": "network",
@@ -233,6 +233,7 @@ class TestFile:
                     },
                     "condition_columns": 3,
                     "condition_codes": 0,
+                    "unused": [],
                     "transforms": None,
                     "dtype": "float32",
                     "names": ["lat", "größe"],

@@ -181,6 +181,7 @@ NETWORK = {
     "condition_codes": None,
     "names": None,
     "transforms": None,
+    "unused": None,
 }
 REGRESSOR = {
     "n_components": wholes(1, 50) | st.sampled_from((None, "auto")),
@@ -192,6 +193,7 @@ REGRESSOR = {
     "dropout": FRACTIONS | st.none(),
     "n_bins": wholes(0, 50) | st.just("auto"),
     "shortcut": TRUTH | st.just("auto"),
+    "select_columns": st.sampled_from(("auto", False)),
     "n_members": wholes(1, 20),
     "target_transform": None,  # the network's
     "backbone": None,
@@ -287,6 +289,9 @@ def members(draw, columns=None, codes=()):
     scaled = known or draw(st.booleans())
     dtype = draw(st.sampled_from((torch.float32, torch.float64, torch.float16, torch.bfloat16)))
 
+    numbers = columns - len(codes) if scaled else 0
+    unused = draw(st.lists(st.integers(0, numbers - 1), unique=True)) if numbers > 0 else []
+
     def network():
         if codes:
             backbone = made(
@@ -302,6 +307,7 @@ def members(draw, columns=None, codes=()):
             condition_codes=len(codes) if scaled else 0,
             names=names,
             transforms=transforms,
+            unused=unused,
         )
         return shaken(draw, built.to(dtype))
 

@@ -15,6 +15,8 @@ from condens.training.selection import (
     Losses,
     _difference,
     _fold_losses,
+    _parts,
+    _unneeded,
     train_alone,
     train_members,
 )
@@ -166,6 +168,118 @@ def test_a_variant_of_the_best_kind_is_compared_too():
     assert len(history.member_nlls) == 5
 
 
+class TestColumns:
+    """Twelve columns, of which the first two matter."""
+
+    SETTINGS = Settings(epochs=120, batch_size=32, learning_rate=0.01, validation_fraction=0.1)
+
+    def rows(self, count=400):
+        generator = torch.Generator().manual_seed(1)
+        x = torch.randn(count, 12, generator=generator)
+        noise = 0.1 * torch.randn(count, 1, generator=generator)
+        return x, torch.sin(2 * x[:, :2]).sum(1, keepdim=True) + noise
+
+    def kind(self, bins=0, made=None, shortcut=False):
+        generator = torch.Generator().manual_seed(bins)
+
+        def make(count, unused=()):
+            if made is not None:
+                made.append((bins, shortcut, len(unused)))
+            options = {"bins": bins, "shortcut": shortcut, "generator": generator}
+            return [
+                MixtureNetwork.of(12, 1, n_components=1, width=32, unused=unused, **options)
+                for _ in range(count)
+            ]
+
+        return make
+
+    def test_those_that_are_not_needed_are_left_out_by_all_kinds(self):
+        made, (x, y) = [], self.rows()
+        kinds = [self.kind(0, made), self.kind(4, made)]
+        ensemble, _ = train_members(
+            kinds,
+            (x, y),
+            self.SETTINGS,
+            n_members=4,
+            select_columns=True,
+            variant=lambda best: self.kind(4 * best, made, shortcut=True),
+        )
+        left = len(ensemble.unused)
+        assert not {0, 1} & set(ensemble.unused)
+        assert left >= 8
+        assert [part[2] for part in made] == [0, left, left, left, left]
+        for network in (ensemble, *ensemble.members):
+            assert network.unused == ensemble.unused
+        others = x.clone()
+        others[:, list(ensemble.unused)] = 1e6
+        assert torch.equal(ensemble(x).means, ensemble(others).means)
+        assert (ensemble(x).mean - y).square().mean() < 0.2
+
+    def test_where_most_are_needed_none_is_tried(self):
+        x, noise = self.rows()
+        y, made = x[:, :9].sum(1, keepdim=True) + 0.1 * noise, []
+        kinds, options = [self.kind(0, made)], {"n_members": 3, "select_columns": True}
+        ensemble, _ = train_members(kinds, (x, y), self.SETTINGS, **options)
+        assert ensemble.unused == ()
+        assert [part[2] for part in made] == [0, 0]
+
+    def test_what_is_no_better_is_not_taken(self):
+        """A column twice: either can be shuffled, but both are no worse than one."""
+        x, noise = self.rows()
+        x = x[:, :6].repeat(1, 2)
+        y = x[:, :6].sum(1, keepdim=True) + noise
+        options = {"n_members": 3, "select_columns": True}
+        ensemble, _ = train_members([self.kind()], (x, y), self.SETTINGS, **options)
+        assert ensemble.unused == ()
+
+    def test_weights_count(self):
+        """Column 1 matters in rows without weight alone."""
+        x, y = self.rows(600)
+        first = torch.arange(600) % 2 == 0
+        y = torch.where(first[:, None], torch.sin(2 * x[:, :1]), y)
+        ensemble = Ensemble(self.kind()(2))
+        folds = torch.arange(600) // 2 % 4
+        weights = torch.where(first, 1.0, 1e-9)
+        train(ensemble, (x, y), self.SETTINGS, folds=folds)
+        parts = [
+            _parts(ensemble, Rows.of(x, y, given), None, folds)
+            for given in (torch.ones(600), weights)
+        ]
+        plain, weighted = (_unneeded(ensemble, part, 0) for part in parts)
+        assert 1 not in plain
+        assert 1 in weighted
+        assert 0 not in weighted
+
+    def test_the_same_again_and_from_a_directory(self, tmp_path):
+        options = {"n_members": 3, "select_columns": True}
+        states = [
+            train_members(
+                [self.kind(0), self.kind(4)],
+                self.rows(),
+                self.SETTINGS,
+                directory=place,
+                **options,
+            )[0]
+            for place in (None, tmp_path, tmp_path)
+        ]
+        assert states[0].unused
+        for name, tensor in states[0].state_dict().items():
+            assert all(torch.equal(tensor, other.state_dict()[name]) for other in states[1:]), name
+
+    def test_a_callback_in_the_trial_without_them_ends_it(self):
+        made = []
+        ensemble, history = train_members(
+            [self.kind(0, made), self.kind(4, made)],
+            self.rows(),
+            self.SETTINGS,
+            n_members=3,
+            select_columns=True,
+            callbacks=lambda _: len(made) > 1,
+        )
+        assert len(made) == 2
+        assert (len(ensemble.members), history.stopped) == (3, "callback")
+
+
 class TestAlone:
     SETTINGS = Settings(epochs=20, batch_size=32)
 
@@ -278,7 +392,8 @@ def test_a_weight_counts_as_so_many_rows():
 def test_validation_rows_keep_their_weights():
     x, y = rows()
     weights = 0.5 + x[:, 1]
-    found = _fold_losses(Ensemble(kind(0)(2)).prepare(x, y), Rows.of(x, y, weights), None, FOLDS)
+    ensemble = Ensemble(kind(0)(2)).prepare(x, y)
+    found = _fold_losses(ensemble, _parts(ensemble, Rows.of(x, y, weights), None, FOLDS))
     expected = torch.cat([weights[FOLDS == 0], weights[FOLDS == 1]])
     assert torch.equal(found.weights, expected.double())
 
@@ -288,7 +403,8 @@ def test_losses_are_of_the_rows_that_members_validate_on(common):
     x, y = rows()
     ensemble = Ensemble(kind(0)(2)).prepare(x, y)
     given = Rows.of(x, y)
-    found = _fold_losses(ensemble, given, given if common else None, None if common else FOLDS)
+    parts = _parts(ensemble, given, given if common else None, None if common else FOLDS)
+    found = _fold_losses(ensemble, parts)
     first = ensemble.standardise_condition(x)
     each = [
         member.standard_nll(first, ensemble.standardise_target(y)) for member in ensemble.members

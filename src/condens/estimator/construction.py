@@ -47,6 +47,8 @@ from condens.transforms.base import ON_A_BOUND
 # Linear pieces of a number, where validation rows prefer them to none, and the dropout of networks
 # with them, which learn rows by heart more easily.
 BINS, DROPOUT_WITH_BINS = 24, 0.1
+# Columns of numbers from which on doing without some is tried.
+MIN_SELECTED_COLUMNS = 5
 # Parameters that are also fields of `Settings`.
 SETTING_NAMES = ("epochs", "batch_size", "learning_rate", "validation_fraction")
 
@@ -77,6 +79,8 @@ class Architecture:
         dropout: of the MLP; None for 0.1 with bins, else 0.
         n_bins: linear pieces in which it reads every number; "auto" for none until they are chosen.
         shortcut: whether it has a linear part; "auto" for none until that is chosen.
+        select_columns: "auto" to try doing without columns that validation rows do not need.
+        unused: columns of numbers that are not read.
         n_members: networks in an ensemble.
         backbone: makes a module from the number of columns, in place of the MLP.
     """
@@ -93,6 +97,8 @@ class Architecture:
     dropout: float | None = None
     n_bins: int | str = 0
     shortcut: bool | str = False
+    select_columns: bool | str = False
+    unused: tuple[int, ...] = ()
     n_members: int = 1
     backbone: Callable[[int], nn.Module] | None = None
 
@@ -125,6 +131,7 @@ class Architecture:
                 categories=self.categories,
                 names=self.names,
                 transforms=transforms,
+                unused=self.unused,
                 generator=generator,
                 **options,
             )
@@ -144,6 +151,7 @@ class Architecture:
             condition_codes=len(self.categories),
             names=self.names,
             transforms=transforms,
+            unused=self.unused,
         )
 
     @property
@@ -169,6 +177,12 @@ class Architecture:
         return self.shortcut == "auto" and self.backbone is None and few
 
     @property
+    def compares_columns(self) -> bool:
+        """Whether networks without some columns are to be compared with those that have all."""
+        many = self.n_columns - len(self.categories) >= MIN_SELECTED_COLUMNS
+        return self.select_columns == "auto" and self.n_members > 1 and many
+
+    @property
     def _dropout(self) -> float:
         if self.dropout is not None:
             return self.dropout
@@ -181,9 +195,11 @@ class Architecture:
         *,
         generator: Generator,
         device: torch.device | None = None,
+        unused: tuple[int, ...] = (),
     ) -> list[MixtureNetwork]:
-        """Return several untrained networks."""
-        made = (self.network(n_components, generator=generator) for _ in range(count))
+        """Return several untrained networks, which do without some columns."""
+        kind = replace(self, unused=unused) if unused else self
+        made = (kind.network(n_components, generator=generator) for _ in range(count))
         return [network.to(device) for network in made]
 
     def networks(self, n_components: int, *, generator: Generator) -> DensityNetwork:
@@ -212,18 +228,17 @@ class Architecture:
         def maker(kind: Architecture) -> Make:
             return partial(kind.members, n_components, generator=generator, device=device)
 
-        kinds, compares = self.kinds, self.compares_shortcut
+        kinds = self.kinds
+        makers = [maker(kind) for kind in kinds]
+        compared: dict[str, Any] = {
+            "n_members": self.n_members,
+            "variant": (lambda best: maker(replace(kinds[best], shortcut=True)))
+            if self.compares_shortcut
+            else None,
+            "select_columns": self.compares_columns and not settings.condition_noise,
+        }
         if stream is not None:
-            chosen = choose_kind(
-                [maker(kind) for kind in kinds],
-                rows,
-                settings,
-                n_members=self.n_members,
-                variant=(lambda best: maker(replace(kinds[best], shortcut=True)))
-                if compares
-                else None,
-                **options,
-            )
+            chosen = choose_kind(makers, rows, settings, **compared, **options)
             if chosen.stopped and chosen.ensemble is not None and chosen.history is not None:
                 return chosen.ensemble.eval(), chosen.history
             made = chosen.make(self.n_members)
@@ -233,16 +248,9 @@ class Architecture:
                 own["directory"] = Path(own["directory"]) / "members"
             return network, train(network, stream, stream_settings, warn=False, **own)
         if self.n_members == 1:
-            other = maker(replace(kinds[0], shortcut=True)) if compares else None
-            return train_alone(maker(kinds[0]), rows, settings, variant=other, **options)
-        ensemble, history = train_members(
-            [maker(kind) for kind in kinds],
-            rows,
-            settings,
-            n_members=self.n_members,
-            variant=(lambda best: maker(replace(kinds[best], shortcut=True))) if compares else None,
-            **options,
-        )
+            other = maker(replace(kinds[0], shortcut=True)) if self.compares_shortcut else None
+            return train_alone(makers[0], rows, settings, variant=other, **options)
+        ensemble, history = train_members(makers, rows, settings, **compared, **options)
         return ensemble.eval(), history
 
     def check_unchanged(self, fitted: DensityNetwork, n_components: int | str | None) -> None:
@@ -250,7 +258,7 @@ class Architecture:
         count = n_components if isinstance(n_components, int) else n_components_of(fitted)
         bins = n_bins_of(fitted) if self.n_bins == "auto" else self.bins
         shortcut = has_shortcut(fitted) if self.shortcut == "auto" else self.shortcut
-        asked = replace(self, n_bins=bins, shortcut=shortcut)
+        asked = replace(self, n_bins=bins, shortcut=shortcut, unused=fitted.unused)
         wanted = asked.networks(count, generator=Generator()).double()
         known = copy.deepcopy(fitted)
         known.drop_adjustment()
@@ -458,6 +466,13 @@ def _shortcut(name: str, value: Any) -> bool | str:
     return as_truth(name, value, fix='Pass True, False, or "auto" to let validation rows decide.')
 
 
+def _select_columns(name: str, value: Any) -> bool | str:
+    if value is False or (isinstance(value, str) and value == "auto"):
+        return value
+    fix = "Pass False for all columns, or leave those out of X that are not to be read."
+    raise refused(name, value, '"auto" or False was expected', fix)
+
+
 def _device(name: str, value: Any) -> torch.device:
     try:
         torch.empty(1, device=torch.device(value)).cpu()
@@ -499,6 +514,7 @@ CHECKS: Mapping[str, Check] = {
     "dropout": _optional(_FRACTION),
     "n_bins": _n_bins,
     "shortcut": _shortcut,
+    "select_columns": _select_columns,
     "n_members": partial(_POSITIVE, fix="Pass 1 for one network, or a number such as 5."),
     "calibration_fraction": _FRACTION,
     "backbone": _optional(

@@ -48,6 +48,7 @@ PLAIN_PARAMETERS = (
     "n_components",
     "n_bins",
     "shortcut",
+    "select_columns",
     "n_members",
     "random_state",
     "rank",

@@ -74,7 +74,7 @@ if TYPE_CHECKING:
 # Parameters that describe the networks.
 OPTION_NAMES = (
     *("covariance", "rank", "floor", "width", "depth", "dropout", "n_bins", "shortcut"),
-    *("n_members", "backbone"),
+    *("select_columns", "n_members", "backbone"),
 )
 UNCHANGED = (
     "The model is as it was before. learning_rate and floor are parameters of the model; pass "
@@ -110,6 +110,9 @@ class MDNRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         shortcut: give the networks a linear part, from the columns of X to the means, that starts
             as a ridge regression. "auto" compares networks with and without on the same rows; one
             network alone has none unless a linear model is better than what it has learned.
+        select_columns: "auto" to leave out columns of numbers, of five or more: those that the
+            validation rows of the best networks do not need, if they are a third at least, and if
+            networks without them are clearly better. False for all columns, as with one network.
         n_members: networks whose densities are averaged. Each is validated on rows, or groups, of
             its own and trained on all others, unless a splitter or `validation_data` says
             otherwise; the losses in `history_` are their means, not those of the average.
@@ -155,6 +158,7 @@ class MDNRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         n_components_: the number of components, of each member.
         n_bins_: the linear pieces in which the network reads every number; 0 for none.
         shortcut_: whether the network has a linear part.
+        unused_columns_: the columns of X that it does not read, by name or position.
         n_iter_: the number of epochs, of the first members.
         loss_curve_: the training loss of every epoch.
         history_: everything about the training, see `condens.training.History`.
@@ -212,6 +216,7 @@ class MDNRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         dropout: float | None = None,
         n_bins: int | Literal["auto"] = "auto",
         shortcut: bool | Literal["auto"] = "auto",
+        select_columns: Literal["auto", False] = "auto",
         n_members: int = 5,
         target_transform: TargetTransform = None,
         backbone: Callable[[int], nn.Module] | None = None,
@@ -239,6 +244,7 @@ class MDNRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         self.dropout = dropout
         self.n_bins = n_bins
         self.shortcut = shortcut
+        self.select_columns = select_columns
         self.n_members = n_members
         self.target_transform = target_transform
         self.backbone = backbone
@@ -312,9 +318,9 @@ class MDNRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
 
         The files are read once for the statistics of all rows, and then once for every epoch, in
         an order that is shuffled over all of them; see `condens.training.Stream`. Started by
-        torchrun, every process reads its part. Baselines, novelty, the summary, and what `n_bins`
-        and `shortcut` choose, come from a sample of 100 000 rows. Rows are held out by a hash of
-        their file and number, or of their group, at most 100 000 for each purpose.
+        torchrun, every process reads its part. Baselines, novelty, the summary, and what `n_bins`,
+        `shortcut` and `select_columns` choose, come from a sample of 100 000 rows. Rows are held
+        out by a hash of their file and number, or of their group, at most 100 000 for each purpose.
 
         Args:
             shards: a directory, a pattern such as ``shards/*.parquet``, files, or `Shards`.
@@ -794,6 +800,14 @@ class MDNRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     def shortcut_(self) -> bool:
         """Whether the network has a linear part."""
         return has_shortcut(self.network_)
+
+    @property
+    def unused_columns_(self) -> list[Any]:
+        """The columns of X that the network does not read."""
+        names, places = self.encoder_.feature_names, self.encoder_.places
+        unused = set(self.network_.unused)
+        found = [i for i, place in enumerate(places) if unused.issuperset(place)]
+        return found if names is None else [names[i] for i in found]
 
     @property
     def n_iter_(self) -> int:

@@ -156,6 +156,7 @@ def posterior(
             names=given.names,
             transforms=transforms,
             shortcut="auto",
+            select_columns="auto",
             n_members=members,
         ).train(
             count or default_components(len(rows)),

@@ -11,7 +11,7 @@ from condens.distributions.base import Mixture
 from condens.distributions.entropies import Entropies, entropies
 from condens.distributions.gaussian import GaussianMixture
 from condens.distributions.transformed import TransformedMixture, check_transforms
-from condens.errors import NotFiniteError, ShapeError
+from condens.errors import ArgumentError, NotFiniteError, ShapeError
 from condens.functional.estimates import Estimate
 from condens.functional.losses import weighted_sum
 from condens.functional.tracing import checks_values
@@ -43,8 +43,8 @@ class DensityNetwork(nn.Module, ABC):
     `condens.nn.scaling.ConditionScaling`, and no density there is narrower than at the edge of
     the training rows, see `condens.nn.extrapolation.extrapolate`. The last `condition_codes`
     columns of the condition are codes of categories, which are neither standardised nor given
-    noise. With `transforms`, one for each target, the density is that of constrained targets, a
-    `TransformedMixture`.
+    noise; columns that are `unused` are checked, but not read. With `transforms`, one for each
+    target, the density is that of constrained targets, a `TransformedMixture`.
 
     Two parts are set after training, by `condens.training.adjust`, and belong to the density from
     then on: `spread`, one scale for all covariances, and `tail`, a wide density with a small
@@ -61,6 +61,7 @@ class DensityNetwork(nn.Module, ABC):
         names: Sequence[str] | None,
         condition_codes: int = 0,
         transforms: Sequence[Transform] | None = None,
+        unused: Sequence[int] = (),
     ) -> None:
         super().__init__()
         self.dimensions = dimensions
@@ -71,10 +72,11 @@ class DensityNetwork(nn.Module, ABC):
             condition_columns or 0,
             fix="Pass how many of the condition_columns, at their end, are codes.",
         )
+        unused = _check_unused(unused, (condition_columns or 0) - self.condition_codes)
         self.condition_scaling = (
             None
             if condition_columns is None
-            else ConditionScaling(condition_columns, fixed=self.condition_codes)
+            else ConditionScaling(condition_columns, fixed=self.condition_codes, unused=unused)
         )
         self.target_scaling = Standardiser(dimensions)
         self.names = None if names is None else tuple(names)
@@ -86,6 +88,11 @@ class DensityNetwork(nn.Module, ABC):
     def condition_columns(self) -> int | None:
         """How many columns the condition has; None where the backbone takes it as it is."""
         return None if self.condition_scaling is None else len(self.condition_scaling.location)
+
+    @property
+    def unused(self) -> tuple[int, ...]:
+        """The columns of numbers that are checked, but not read."""
+        return () if self.condition_scaling is None else self.condition_scaling.unused
 
     @property
     def discrete(self) -> bool:
@@ -428,3 +435,16 @@ def empty_tail(network: DensityNetwork) -> Tail:
     zeros = torch.zeros(len(SCALES), dimensions, dtype=torch.float64, device=device)
     start = Start(zeros, torch.diag_embed(zeros + 1))
     return Tail(0.5, network.form, network.components(zeros[:, 0], start)).to(device)
+
+
+def _check_unused(unused: Sequence[int], columns: int) -> tuple[int, ...]:
+    """Return columns of numbers in order, each once."""
+    every = set(unused)
+    if not all(type(column) is int and 0 <= column < columns for column in every):
+        raise ArgumentError(
+            "unused",
+            got=f"is {list(unused)!r}",
+            expected=f"positions of the {columns} columns of numbers were expected",
+            fix="Count them from 0.",
+        )
+    return tuple(sorted(every))

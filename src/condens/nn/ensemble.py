@@ -40,7 +40,7 @@ class Ensemble(DensityNetwork):
                 fix="Pass at least one, and give all the same number of targets.",
             )
         first = members[0]
-        for what in ("condition_codes", "transforms", "names"):
+        for what in ("condition_codes", "transforms", "names", "unused"):
             found = [getattr(member, what) for member in members]
             if any(one != found[0] for one in found):
                 raise ArgumentError(
@@ -62,6 +62,7 @@ class Ensemble(DensityNetwork):
             first.names,
             first.condition_codes,
             first.transforms,
+            first.unused,
         )
         self.networks = nn.ModuleList(members)
 

@@ -29,6 +29,7 @@ class MixtureNetwork(DensityNetwork):
         condition_codes: how many of the last columns are codes of categories.
         names: of the targets.
         transforms: of constrained targets, one for each target; see `condens.transforms`.
+        unused: columns of numbers that are not read, by their positions.
 
     >>> network = MixtureNetwork.of(conditions=3, targets=2, n_components=5)
     >>> network(torch.zeros(7, 3))
@@ -44,9 +45,12 @@ class MixtureNetwork(DensityNetwork):
         condition_codes: int = 0,
         names: Sequence[str] | None = None,
         transforms: Sequence[Transform] | None = None,
+        unused: Sequence[int] = (),
     ) -> None:
         _check_parts(backbone, head, condition_columns)
-        super().__init__(head.dimensions, condition_columns, names, condition_codes, transforms)
+        super().__init__(
+            head.dimensions, condition_columns, names, condition_codes, transforms, unused
+        )
         if transforms is not None and not head.triangular:
             raise ArgumentError(
                 "head",
@@ -76,6 +80,7 @@ class MixtureNetwork(DensityNetwork):
         categories: Sequence[int] = (),
         names: Sequence[str] | None = None,
         transforms: Sequence[Transform] | None = None,
+        unused: Sequence[int] = (),
         generator: Generator | None = None,
     ) -> Self:
         """Return an MLP with a head, for vectors of `conditions` and `targets` numbers.
@@ -83,8 +88,8 @@ class MixtureNetwork(DensityNetwork):
         `floor`, `ceiling` and, for the covariance `low_rank`, `rank` are those of the head. With
         `categories`, as `TableMLP` takes them, the last columns are codes. With `bins` the network
         also reads every number in that many linear pieces, see `PiecewiseLinear`. With a `shortcut`
-        it has a linear part, which starts as a ridge regression. The `generator` draws the initial
-        weights, torch's by default.
+        it has a linear part, which starts as a ridge regression. Columns of numbers that are
+        `unused` are not read. The `generator` draws the initial weights, torch's by default.
 
         >>> MixtureNetwork.of(3, 40, covariance="low_rank", rank=2)(torch.zeros(1, 3))
         LowRankMixture(batch_shape=[1], n_components=10, dimensions=40, rank=2)
@@ -129,6 +134,7 @@ class MixtureNetwork(DensityNetwork):
             condition_codes=codes,
             names=names,
             transforms=transforms,
+            unused=unused,
         )
 
     @property

@@ -206,7 +206,7 @@ class ConditionScaling(Standardiser):
 
     It is monotone, has a continuous slope, and is finite for every finite number. Columns without
     a range (codes of categories always, all columns before the first `fit`) stay unchanged, numbers
-    up to 10⁹, which float32 can compute with.
+    up to 10⁹, which float32 can compute with. Columns that are `unused` become zero.
 
     Shapes: [..., C] → [..., C].
 
@@ -216,8 +216,9 @@ class ConditionScaling(Standardiser):
     tensor([-1.0000, 2.0000, 2.3333, 2.5000], dtype=torch.float64)
     """
 
-    def __init__(self, columns: int, fixed: int = 0) -> None:
+    def __init__(self, columns: int, fixed: int = 0, unused: Sequence[int] = ()) -> None:
         super().__init__(columns, fixed)
+        self.unused = tuple(unused)
         self.lower = nn.Buffer(torch.full((columns,), EMPTY, dtype=torch.float64))
         self.upper = nn.Buffer(torch.full((columns,), -EMPTY, dtype=torch.float64))
         self._known: dict[Any, tuple[list[tuple[int, int]], Ends, tuple[Tensor, ...]]] = {}
@@ -250,7 +251,12 @@ class ConditionScaling(Standardiser):
 
     def forward(self, values: Tensor, dtype: torch.dtype = torch.float64) -> Tensor:
         """Return the input of a network of this dtype."""
-        return in_blocks(partial(self._read, dtype=dtype), values)
+        read = in_blocks(partial(self._read, dtype=dtype), values)
+        return read * self._used(read) if self.unused else read
+
+    def _used(self, like: Tensor) -> Tensor:
+        """Return 1 for columns that are used, 0 for others [C]."""
+        return like.new_tensor([column not in self.unused for column in range(len(self.scale))])
 
     def _read(self, values: Tensor, dtype: torch.dtype) -> Tensor:
         ends = self._ends(dtype)
@@ -271,7 +277,8 @@ class ConditionScaling(Standardiser):
     def outside(self, values: Tensor) -> Tensor:
         """Tell which values are pulled in. Shapes: [..., C] → [..., C]."""
         standard, ends = super().forward(values), self._ends(torch.float64)
-        return (standard < ends.first) | (standard > ends.last)
+        beyond = (standard < ends.first) | (standard > ends.last)
+        return beyond & self._used(beyond) if self.unused else beyond
 
     def holds(self, read: Tensor) -> bool:
         """Tell whether `forward` left all these rows unchanged; no, if values are not checked."""

@@ -201,6 +201,7 @@ def _describe(network: nn.Module, *, made: bool = False) -> dict[str, Any]:
         "head": head.to_dict(),
         "condition_columns": None if scaling is None else len(scaling.location),
         "condition_codes": network.condition_codes,
+        "unused": list(network.unused),
         "transforms": None
         if network.transforms is None
         else [transform.to_dict() for transform in network.transforms],
@@ -230,6 +231,7 @@ def _build(document: Mapping[str, Any]) -> DensityNetwork:
             head_from_dict(document["head"]),
             condition_columns=document["condition_columns"],
             condition_codes=document["condition_codes"],
+            unused=document["unused"],
             transforms=None if transforms is None else list(map(Transform.from_dict, transforms)),
         )
     network.to(_DTYPES[document["dtype"]])

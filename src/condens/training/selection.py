@@ -5,6 +5,7 @@ import os
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -32,12 +33,18 @@ MAX_FAILURES = 2
 TRIAL_MEMBERS, TRIAL_FRACTION = 3, 0.25
 # What a row may say for or against a variant, in nats: a single one would decide the mean.
 MAX_DIFFERENCE = 1.0
-# Rows that are compared, and rows that decide which components matter least.
+# Rows that are compared, and rows that decide which components or columns matter least.
 ROWS_COMPARED, ROWS_RANKED = 20_000, 2000
+# A column is not needed if shuffling it costs less than so many standard errors. Networks without
+# such columns are tried where they are a third of all, and taken where they are better by more: the
+# same rows have chosen the columns.
+ERRORS, CLEAR_ERRORS, PART_UNUSED = 2.0, 3.0, 1 / 3
+# Shuffles of each column, fewer where there are many rows and columns to compute.
+SHUFFLES, MAX_SHUFFLED_ROWS = 5, 300_000
 
 
-# Makes a number of new networks.
-Make = Callable[[int], list[MixtureNetwork]]
+# Makes a number of new networks; where columns are selected, also with `unused` ones.
+Make = Callable[..., list[MixtureNetwork]]
 
 
 class Losses(NamedTuple):
@@ -224,51 +231,74 @@ def choose_kind(
     callbacks: Callback | Sequence[Callback] = (),
     progress: bool | None = None,
     variant: Callable[[int], Make] | None = None,
+    select_columns: bool = False,
 ) -> Choice:
     """Try some members of each kind for part of the epochs; never warn.
 
     A kind makes a number of new networks. The kinds are compared row by row on the same folds, with
     up to a nat for each row; without validation rows the first kind is taken. With `variant` one
-    more kind is compared, made from the number of the best.
+    more kind is compared, made from the number of the best. With `select_columns` the first kind
+    is compared with one that does without the columns its validation rows do not need, if these
+    are many, and if it is clearly better all kinds do without them.
     """
     rows = Rows.given(data, "data").observed()
     folds = _folds(rows, settings, validation, folds)
     held_out = None if validation is None else Rows.given(validation, "validation").observed()
     group = Group.current(rows.target.device)
     kinds = list(kinds)
-    if folds is None and held_out is None:
-        kinds, variant = kinds[:1], None
+    if (folds is None and held_out is None) or not (len(kinds) > 1 or variant or select_columns):
+        return Choice(kinds[0])
     trial = replace(
         settings,
         epochs=math.ceil(TRIAL_FRACTION * settings.epochs),
         patience=math.ceil(TRIAL_FRACTION * settings.patience),
     )
-    compared = len(kinds) + (variant is not None)
-    best, lowest, ensemble, history = 0, None, None, None
+
+    def attempt(make: Make, name: str) -> tuple[Ensemble, History, bool]:
+        ensemble = Ensemble(make(min(TRIAL_MEMBERS, n_members)))
+        history = train(
+            ensemble,
+            rows,
+            trial,
+            validation=validation,
+            folds=folds,
+            directory=None if directory is None else Path(directory) / name,
+            checkpoint_seconds=checkpoint_seconds,
+            callbacks=callbacks,
+            progress=progress,
+            warn=False,
+        )
+        stopped = group.any(interrupted.is_set()) or history.stopped == "callback"
+        return ensemble, history, stopped
+
     with gradients(), interruption() as interrupted:
-        for number in range(compared if compared > 1 else 0):
+        best = 0
+        ensemble, history, stopped = attempt(kinds[0], "kind-0")
+        parts = _parts(ensemble, rows, held_out, folds)
+        lowest = _fold_losses(ensemble, parts)
+        unused: tuple[int, ...] = ()
+        if select_columns and not stopped:
+            unused = group.agree(_unneeded(ensemble, parts, settings.seed))
+            fewer = [partial(kind, unused=unused) for kind in kinds]
+            if unused:
+                ensemble, history, stopped = attempt(fewer[0], "columns")
+                found = _fold_losses(ensemble, parts)
+                worse, error = _difference(found, lowest, MAX_DIFFERENCE)
+                if group.agree(worse + CLEAR_ERRORS * error < 0):
+                    kinds, lowest = [*fewer], found
+                else:
+                    unused = ()
+        for number in range(1, len(kinds) + (variant is not None)):
+            if stopped:
+                break
             if number == len(kinds) and variant is not None:
-                kinds.append(variant(best))
-            ensemble = Ensemble(kinds[number](min(TRIAL_MEMBERS, n_members)))
-            history = train(
-                ensemble,
-                rows,
-                trial,
-                validation=validation,
-                folds=folds,
-                directory=None if directory is None else Path(directory) / f"kind-{number}",
-                checkpoint_seconds=checkpoint_seconds,
-                callbacks=callbacks,
-                progress=progress,
-                warn=False,
-            )
-            if group.any(interrupted.is_set()) or history.stopped == "callback":
-                return Choice(kinds[best], ensemble, history, stopped=True)
-            found = _fold_losses(ensemble, rows, held_out, folds)
-            better = lowest is None or _difference(found, lowest, MAX_DIFFERENCE)[0] < 0
-            if group.agree(better):
+                other = variant(best)
+                kinds.append(partial(other, unused=unused) if unused else other)
+            ensemble, history, stopped = attempt(kinds[number], f"kind-{number}")
+            found = _fold_losses(ensemble, parts)
+            if group.agree(_difference(found, lowest, MAX_DIFFERENCE)[0] < 0) and not stopped:
                 best, lowest = number, found
-    return Choice(kinds[best], ensemble, history)
+    return Choice(kinds[best], ensemble, history, stopped)
 
 
 def train_members(
@@ -284,6 +314,7 @@ def train_members(
     callbacks: Callback | Sequence[Callback] = (),
     progress: bool | None = None,
     variant: Callable[[int], Make] | None = None,
+    select_columns: bool = False,
 ) -> tuple[Ensemble, History]:
     """Choose a kind by `choose_kind`, then train all members of it; never warn."""
     rows = Rows.given(data, "data").observed()
@@ -301,6 +332,7 @@ def train_members(
             callbacks=callbacks,
             progress=progress,
             variant=variant,
+            select_columns=select_columns,
         )
         ensemble, history = chosen.ensemble, chosen.history
         if not chosen.stopped or ensemble is None or history is None:
@@ -389,24 +421,64 @@ def _difference(losses: Losses, others: Losses, most: float = math.inf) -> tuple
     return mean.item(), error
 
 
-def _fold_losses(
+def _parts(
     ensemble: Ensemble, rows: Rows, held_out: Rows | None, folds: Tensor | None
-) -> Losses:
+) -> list[Rows]:
+    """Return the validation rows of each member; all have the same where these are given."""
+    members = len(ensemble.members)
+    if held_out is not None:
+        return [held_out] * members
+    assert folds is not None  # there are validation rows
+    count = int(folds.max()) + 1
+    return [rows.take(folds == member % count) for member in range(members)]
+
+
+def _fold_losses(ensemble: Ensemble, parts: Sequence[Rows]) -> Losses:
     """Return the loss of each validation row by the member that validates on it.
 
     Where all members validate on the same rows, the mean of their losses.
     """
-    members = ensemble.members
     with loan(ensemble, Generator().manual_seed(0)):
-        if held_out is not None:
-            each = [_losses(member, held_out) for member in members]
-            return Losses(torch.stack([part.nll for part in each]).mean(0), each[0].weights)
-        assert folds is not None  # there are validation rows
-        count = int(folds.max()) + 1
-        parts = [(folds == m % count).nonzero()[:, 0] for m in range(len(members))]
-        pairs = zip(members, parts, strict=True)
-        each = [_losses(member, rows.take(part)) for member, part in pairs]
-        return Losses(*map(torch.cat, zip(*each, strict=True)))
+        pairs = zip(ensemble.members, parts, strict=True)
+        each = [_losses(member, part) for member, part in pairs]
+    if all(part is parts[0] for part in parts):
+        return Losses(torch.stack([part.nll for part in each]).mean(0), each[0].weights)
+    return Losses(*map(torch.cat, zip(*each, strict=True)))
+
+
+@torch.no_grad()
+def _unneeded(ensemble: Ensemble, parts: Sequence[Rows], seed: int) -> tuple[int, ...]:
+    """Return the columns of numbers that validation rows do as well with shuffled, if many are.
+
+    None where all would be left out.
+    """
+    columns = (ensemble.condition_columns or 0) - ensemble.condition_codes
+    generator = Generator().manual_seed(seed)
+    found: list[Losses] = []
+    with loan(ensemble, Generator().manual_seed(0)):
+        for member, part in zip(ensemble.members, parts, strict=True):
+            condition, target, weights = Batches(member, part).rows.take(
+                torch.arange(min(len(part), ROWS_RANKED), device=part.target.device)
+            )
+            count = len(target)
+            shuffles = max(1, min(SHUFFLES, MAX_SHUFFLED_ROWS // max(count * columns, 1)))
+            before = member.standard_nll(condition, target).double()
+            worse = torch.zeros(columns, count, dtype=torch.float64, device=target.device)
+            for column in range(columns):
+                for _ in range(shuffles):
+                    order = torch.randperm(count, generator=generator).to(target.device)
+                    shuffled = condition.clone()
+                    shuffled[:, column] = condition[order, column]
+                    after = member.standard_nll(shuffled, target).double()
+                    worse[column] += (after - before).clamp(-MAX_DIFFERENCE, MAX_DIFFERENCE)
+            share = torch.ones_like(before) if weights is None else weights.to(before)
+            found.append(Losses(worse / shuffles, share))
+    worse, weights = torch.cat([one.nll for one in found], 1), torch.cat([o.weights for o in found])
+    zero = Losses(torch.zeros_like(weights), weights)
+    each = (_difference(Losses(row, weights), zero) for row in worse)
+    unused = tuple(i for i, (mean, error) in enumerate(each) if mean <= ERRORS * error)
+    many = PART_UNUSED * columns <= len(unused) < columns
+    return unused if many else ()
 
 
 @torch.no_grad()
