@@ -33,6 +33,11 @@ class Import:
 
 
 @cache
+def tree(path):
+    return ast.parse(path.read_text())
+
+
+@cache
 def imported(path):
     """Return every import of a file, those in functions and for type checkers too."""
 
@@ -54,7 +59,7 @@ def imported(path):
                     yield Import(f"{child.module}.{alias.name}", child.lineno, where, typed)
             yield from visit(child, where, typed)
 
-    return list(visit(ast.parse(path.read_text()), None, False))
+    return list(visit(tree(path), None, False))
 
 
 @cache
@@ -121,7 +126,7 @@ def test_imports_go_downwards(path):
 def test_no_module_asks_the_package_for_a_name(path):
     """It would wait for the lock of lazy names, whose holder may wait for this module."""
     if path != SOURCE / "__init__.py":
-        nodes = list(ast.walk(ast.parse(path.read_text())))
+        nodes = list(ast.walk(tree(path)))
         asked = [node.lineno for node in nodes if getattr(node, "module", None) == "condens"]
         assert not asked, f"{short(path)}:{asked[0]}: from condens import …"
 
@@ -202,11 +207,10 @@ def is_module(text):
 
 def hidden_imports(path):
     """Return the lines of a file that import by a string, or hold the path of a module."""
-    tree = ast.parse(path.read_text())
     for found in imported(path):
         if STRING_MODULES & {found.name, found.name.rpartition(".")[0]}:
             yield found.line
-    for node in ast.walk(tree):
+    for node in ast.walk(tree(path)):
         by_name = isinstance(node, ast.Name) and node.id in STRING_FUNCTIONS
         if by_name or (isinstance(node, ast.Constant) and is_module(node.value)):
             yield node.lineno
