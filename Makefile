@@ -15,8 +15,9 @@ $(STAMP): pyproject.toml constraints.txt
 demo: $(STAMP)
 	$(BIN)/condens demo -o demo --force
 
-# A process for each core, with one thread each: threads that wait for one another spin.
-PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist worksteal
+# A process for each core, with one thread each: threads that wait for one another spin. Compiled
+# tests are kept, whatever the environment says: to rewrite their assertions takes seconds.
+PYTEST = PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist worksteal
 
 test: $(STAMP)
 	$(PYTEST)

@@ -57,17 +57,26 @@ def test_a_backbone_that_is_not_needed(tmp_path):
         load(tmp_path / "model", backbone=files.Convolution)
 
 
-def test_a_regressor_without_scikit_learn(tmp_path):
+def test_without_scikit_learn(tmp_path):
     regressor().fit(X, Y).save(tmp_path / "model")
     code = f"""
 import sys
 sys.modules["sklearn"] = None
+import condens
 from condens.errors import ModelFileError
 from condens.loading import load
+try:
+    from condens import MDNRegressor
+except ImportError as error:
+    print(error)
 try:
     load({str(tmp_path / "model")!r})
 except ModelFileError as error:
     sys.exit(0 if "pip install 'condens[sklearn]'" in str(error) else str(error))
 sys.exit("was loaded")
 """
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
+    command = [sys.executable, "-c", code]
+    run = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, timeout=120)
+    assert run.stdout == (
+        "MDNRegressor needs scikit-learn. Install it: pip install 'condens[sklearn]'.\n"
+    )

@@ -77,7 +77,7 @@ def test_compiled_networks_answer_as_they_do(name):
 
 
 @pytest.mark.parametrize(
-    "name", ["full", "low_rank", pytest.param("whole", marks=pytest.mark.slow)]
+    "name", ["full", *(pytest.param(n, marks=pytest.mark.slow) for n in ("low_rank", "whole"))]
 )
 def test_compiled_densities_answer_as_they_do(name):
     net, (condition, target) = network(name), rows(name)
@@ -138,7 +138,9 @@ class Loss(torch.nn.Module):
         return self.network.loss(condition, target)
 
 
-@pytest.mark.parametrize("name", SOME_SLOW)
+@pytest.mark.parametrize(
+    "name", [n if n == "low_rank" else pytest.param(n, marks=pytest.mark.slow) for n in NETWORKS]
+)
 def test_exported_networks_return_mixtures(name):
     net, (condition, target) = network(name), rows(name, 8)
     dynamic = {0: torch.export.Dim("rows", min=2, max=1000)}

@@ -261,21 +261,29 @@ def test_validation_data_is_read_by_names():
         regressor(target_transform="positive").fit(X, np.exp(Y), validation_data=(X, Y))
 
 
+# They hold out other rows each time.
+CHANGING = (
+    (KFold(4, shuffle=True), None),
+    (GroupShuffleSplit(), GROUPS),
+    (KFold(4, shuffle=True, random_state=np.random.RandomState(0)), None),
+)
+
+
+def test_a_fit_that_does_not_go_on_may_hold_out_other_rows():
+    for splitter, groups in CHANGING:
+        regressor(splitter=splitter).fit(X, Y, groups=groups)
+        regressor(splitter=splitter, warm_start=True).partial_fit(X, Y)  # holds none out
+
+
 @pytest.mark.parametrize("calibration_fraction", [0.0, 0.2])
 @pytest.mark.parametrize("goes_on", ["directory", "warm_start"])
 def test_a_fit_that_goes_on_needs_the_same_rows_again(goes_on, calibration_fraction, tmp_path):
     options = {goes_on: tmp_path / "run" if goes_on == "directory" else True}
     options |= {"calibration_fraction": calibration_fraction}
-    for splitter, groups in (
-        (KFold(4, shuffle=True), None),
-        (GroupShuffleSplit(), GROUPS),
-        (KFold(4, shuffle=True, random_state=np.random.RandomState(0)), None),
-    ):
+    for splitter, groups in CHANGING:
         with pytest.raises(ArgumentError, match=r"^splitter holds out other rows.*random_state=0"):
             regressor(splitter=splitter, **options).fit(X, Y, groups=groups)
         assert not (tmp_path / "run").exists()
-        regressor(splitter=splitter).fit(X, Y, groups=groups)
-        regressor(splitter=splitter, warm_start=True).partial_fit(X, Y)  # holds none out
     same = regressor(splitter=KFold(4, shuffle=True, random_state=0), **options)
     fits = [same.fit(X, Y).history_.validation_rows for _ in range(2)]
     assert fits == ([23, 23] if calibration_fraction else [30, 30])

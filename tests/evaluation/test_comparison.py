@@ -8,17 +8,6 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from ngboost import NGBClassifier, NGBRegressor, NGBSurvival
-from ngboost.distns import (
-    Gamma,
-    Laplace,
-    LogNormal,
-    MultivariateNormal,
-    Normal,
-    NormalFixedVar,
-    Poisson,
-    k_categorical,
-)
 from scipy import stats
 from torch import Generator, distributions
 
@@ -174,18 +163,27 @@ def _quiet():
         yield
 
 
-@pytest.mark.parametrize("family", [Normal, NormalFixedVar, LogNormal, Gamma, Poisson])
-def test_ngboost(family):
+@pytest.fixture(scope="module")
+def ngboost():
+    # Three seconds, in the one process that needs it.
+    import ngboost
+
+    return ngboost
+
+
+@pytest.mark.parametrize("name", ["Normal", "NormalFixedVar", "LogNormal", "Gamma", "Poisson"])
+def test_ngboost(ngboost, name):
     _, y = counts()
-    y = y.numpy() if family is Poisson else y.numpy() + 0.5
-    model = NGBRegressor(Dist=family, n_estimators=5, verbose=False, random_state=0).fit(X, y)
+    y = y.numpy() if name == "Poisson" else y.numpy() + 0.5
+    options = {"n_estimators": 5, "verbose": False, "random_state": 0}
+    model = ngboost.NGBRegressor(Dist=getattr(ngboost.distns, name), **options).fit(X, y)
     predicted = model.pred_dist(X)
     report, given = evaluate(model, X, y), evaluate(predicted, None, y)
-    density = predicted.dist.logpmf(y) if family is Poisson else predicted.dist.logpdf(y)
+    density = predicted.dist.logpmf(y) if name == "Poisson" else predicted.dist.logpdf(y)
     for one in (report, given):
         np.testing.assert_allclose(one.rows["log_likelihood"], density, rtol=1e-8)
         np.testing.assert_allclose(one.rows["mean"][:, 0], predicted.mean(), rtol=1e-8)
-    if family is not Poisson:
+    if name != "Poisson":
         np.testing.assert_allclose(report.rows["pit"][:, 0], predicted.cdf(y), atol=1e-10)
         found = compare({"ng": model, "cells": distributions.Poisson(torch.ones(N))}, X, y.round())
         mass = predicted.cdf(y.round() + 0.5) - predicted.cdf(y.round() - 0.5)
@@ -194,9 +192,10 @@ def test_ngboost(family):
         np.testing.assert_allclose(density, np.log(mass[seen]), rtol=1e-6)
 
 
-def test_ngboost_of_several_targets():
+def test_ngboost_of_several_targets(ngboost):
     y = X + RNG.normal(size=(N, 2))
-    model = NGBRegressor(Dist=MultivariateNormal(2), n_estimators=5, verbose=False).fit(X, y)
+    family = ngboost.distns.MultivariateNormal(2)
+    model = ngboost.NGBRegressor(Dist=family, n_estimators=5, verbose=False).fit(X, y)
     report = evaluate(model, X, y)
     np.testing.assert_allclose(
         report.rows["log_likelihood"], model.pred_dist(X).logpdf(y), rtol=1e-8
@@ -206,14 +205,15 @@ def test_ngboost_of_several_targets():
 FEW = {"n_estimators": 2, "verbose": False, "random_state": 0}
 
 
-def test_classes_and_survival_times_of_ngboost():
+def test_classes_and_survival_times_of_ngboost(ngboost):
     codes, times = np.arange(N) % 3, np.exp(X[:, 0])
-    classes = NGBClassifier(Dist=k_categorical(3), **FEW).fit(X, codes)
+    family = ngboost.distns.k_categorical(3)
+    classes = ngboost.NGBClassifier(Dist=family, **FEW).fit(X, codes)
     found = evaluate(classes, X, codes).rows["log_likelihood"]
     own = classes.predict_proba(X)[np.arange(N), codes]
     np.testing.assert_allclose(found, np.log(own), rtol=1e-6)
     assert evaluate(classes, X, codes + 1).scores["log_likelihood"].value == -math.inf
-    survival = NGBSurvival(**FEW).fit(X, times, np.ones(N))
+    survival = ngboost.NGBSurvival(**FEW).fit(X, times, np.ones(N))
     predicted = survival.pred_dist(X)
     found = evaluate(survival, X, times).rows["log_likelihood"]
     np.testing.assert_allclose(found, predicted.dist.logpdf(times), rtol=1e-8)
@@ -221,19 +221,19 @@ def test_classes_and_survival_times_of_ngboost():
         cross_evaluate(survival, X, times)
 
 
-def test_ngboost_names_what_is_wrong():
+def test_ngboost_names_what_is_wrong(ngboost):
     y = X[:, 0]
-    model = NGBRegressor(**FEW).fit(X, y)
+    model = ngboost.NGBRegressor(**FEW).fit(X, y)
     broken = np.stack([np.where(np.arange(N) == 3, np.nan, y), 0 * y])
     for match, given, x, target in (
         (r"model\(X\) has 5 rows, but y has", model, X[:5], y),
         ("X cannot be read by NGBRegressor", model, X[:, :1], y),
         ("X cannot be read by NGBRegressor", model, pd.DataFrame({"a": ["b"] * N}), y),
-        ("Fit it", NGBRegressor(), X, y),
+        ("Fit it", ngboost.NGBRegressor(), X, y),
         ("X is None", model, None, y),
         ("y has 2 column", model, X, X),
-        ("model has a Normal with NaN", Normal(broken), None, y),
-        ("model has a Laplace with NaN", Laplace(broken), None, y),
+        ("model has a Normal with NaN", ngboost.distns.Normal(broken), None, y),
+        ("model has a Laplace with NaN", ngboost.distns.Laplace(broken), None, y),
         ("model has a Cauchy", distributions.Cauchy(*torch.tensor(broken), False), None, y),
     ):
         with pytest.raises(CondensError, match=match):

@@ -3,6 +3,7 @@
 import math
 import pickle
 from fractions import Fraction
+from functools import cache
 
 import mpmath
 import pytest
@@ -26,15 +27,21 @@ def normal(batch, dimensions=1, scale=1.0):
     return GaussianMixture(torch.zeros(batch, 1), means, factors)
 
 
+@cache
+def rescaled(scale, rows=4000):
+    """Return standard normals with a wrong scale, calibrated on true targets, and more of those."""
+    seed = torch.Generator().manual_seed(1)
+    truth, model = normal(rows, 2), normal(rows, 2, scale)
+    calibration = Calibration.of(model, truth.sample(generator=seed))
+    return model, calibration, truth.sample(generator=seed)
+
+
 @pytest.mark.parametrize("scale", [0.3, 1.0, 3.0], ids=["narrow", "right", "wide"])
 @pytest.mark.parametrize("coverage", [0.5, 0.9])
 def test_a_wrong_scale_is_corrected(scale, coverage):
-    seed = torch.Generator().manual_seed(1)
-    truth, rows = normal(4000, 2), 4000
-    model = normal(rows, 2, scale)
-    calibration = Calibration.of(model, truth.sample(generator=seed))
-    region = calibration.region(model, coverage)
-    inside = region.contains(truth.sample(generator=seed))
+    model, calibration, target = rescaled(scale)
+    rows, region = len(target), calibration.region(model, coverage)
+    inside = region.contains(target)
     # Random are the rows on either side: four standard errors.
     error = math.sqrt(2 * coverage * (1 - coverage) / rows)
     assert abs(float(inside.double().mean()) - coverage) < 4 * error
@@ -84,8 +91,10 @@ KINDS = {
 }
 
 
+@cache
 def tied(kind, rows=200):
-    """Return densities of two targets, some of them equal, and targets, many of them equal."""
+    """Return densities of two targets, some equal, targets, many equal, and the calibration."""
+    torch.manual_seed(0)
     transform, atoms = KINDS[kind]
     parameters = [part.repeat_interleave(4, 0) for part in random_parameters((rows // 4,), 3, 2)]
     model = TransformedMixture(GaussianMixture(*parameters), [transform, Real()])
@@ -95,14 +104,13 @@ def tied(kind, rows=200):
         torch.rand(rows) < 0.7, torch.tensor(atoms).double()[at], target[:, 0]
     )
     target[:, 1] = torch.where(torch.rand(rows) < 0.5, 0.25, target[:, 1])
-    return model, target
+    return model, target, Calibration.of(model, target)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("coverage", [0.02, 0.3, 0.5, 0.9, 0.99])
 def test_regions_and_intervals_hold_exactly_the_scores(kind, coverage):
-    model, target = tied(kind)
-    calibration = Calibration.of(model, target)
+    model, target, calibration = tied(kind)
     place = math.ceil(Fraction(str(coverage)) * 201)
     # The same rows again, in another order and other batches.
     order = torch.randperm(200)
@@ -119,8 +127,7 @@ def test_regions_and_intervals_hold_exactly_the_scores(kind, coverage):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_intervals_are_the_quantiles_of_their_score(kind):
-    model, target = tied(kind)
-    calibration = Calibration.of(model, target)
+    model, target, calibration = tied(kind)
     alone = model.marginal(0)
     # P(Y ≤ y) and P(Y ≥ y) by the distribution function, where it has all digits.
     below = alone.cdf(target[:, :1])

@@ -191,8 +191,8 @@ def test_equal_scores_are_held_together(name, informed):
         x = rng.normal(size=(count, 1))
         return x if informed else np.zeros_like(x), draw(x, rng)
 
-    model = regressor(2, target_transform=transform, settings=Settings(epochs=5))
-    model.fit(*rows(1000)).calibrate(*rows(CALIBRATION))
+    model = regressor(2, target_transform=transform, settings=Settings(epochs=3))
+    model.fit(*rows(300)).calibrate(*rows(CALIBRATION))
     low, _ = bounds(CALIBRATION, TEST, COVERAGE)
     # Equal scores make both larger than need be, never smaller.
     for share in coverages(model, *rows(TEST)):

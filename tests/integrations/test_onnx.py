@@ -511,9 +511,10 @@ def test_a_file_of_another_network_is_refused(written):
 @pytest.mark.parametrize(
     ("name", "what", "change"),
     [
+        ("one", "sample", 1e-4),
         pytest.param("full", "log_density", 1e-4, marks=pytest.mark.slow),
-        ("transforms", "sample", 1e-8),
-        ("isotropic", "mixture", 1e-4),
+        pytest.param("transforms", "sample", 1e-8, marks=pytest.mark.slow),
+        pytest.param("isotropic", "mixture", 1e-4, marks=pytest.mark.slow),
     ],
 )
 def test_a_small_change_of_means_and_factors_is_refused(written, name, what, change):

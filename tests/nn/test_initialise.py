@@ -106,16 +106,17 @@ def test_one_cloud_of_rows_has_components_around_its_middle(dimensions):
     centre, sums = rows.mean(0), (rows - rows.mean(0)).T @ (rows - rows.mean(0))
     common = (sums + sums.diagonal().diag() / 60) / 61
     found = [place(rows, 4, floor=0.0, seed=seed) for seed in range(400)]
-    for means, covariances in found:
-        assert_close(means.mean(0), centre, rtol=0, atol=1e-9)
-        each = (1 - 0.36 / dimensions) * common
-        assert_close(covariances, each.expand(4, -1, -1), rtol=1e-6, atol=1e-9)
-        offsets = torch.linalg.solve_triangular(
-            torch.linalg.cholesky(common), (means - centre).mT, upper=False
-        )
-        assert_close(offsets.square().sum() / 4, torch.tensor(0.36).double(), rtol=1e-6, atol=0)
+    means, covariances = (torch.stack(part) for part in zip(*found, strict=True))
+    assert_close(means.mean(1), centre.expand(400, -1), rtol=0, atol=1e-9)
+    each = (1 - 0.36 / dimensions) * common
+    assert_close(covariances, each.expand(400, 4, -1, -1), rtol=1e-6, atol=1e-9)
+    offsets = torch.linalg.solve_triangular(
+        torch.linalg.cholesky(common), (means - centre).mT, upper=False
+    )
+    sizes = offsets.square().sum((1, 2)) / 4
+    assert_close(sizes, torch.full_like(sizes, 0.36), rtol=1e-6, atol=0)
     # On average, together they have the covariance of the rows.
-    offsets = torch.cat([means for means, _ in found]) - centre
+    offsets = (means - centre).flatten(0, 1)
     between = offsets.T @ offsets / len(offsets)
     torch.testing.assert_close(between, 0.36 / dimensions * common, rtol=0.2, atol=0.02)
 

@@ -35,8 +35,8 @@ def test_starts_with_the_covariances_of_the_clusters(rank):
 
 @pytest.mark.filterwarnings("ignore::UserWarning")  # eight epochs are few
 def test_learns_correlations_that_a_diagonal_one_cannot():
-    data, test = factor_model(2000), factor_model(2500)
-    held_out = tuple(t[2000:] for t in test)
+    data, test = factor_model(1000), factor_model(1500)
+    held_out = tuple(t[1000:] for t in test)
     losses = {}
     for covariance, rank in (("low_rank", 2), ("diagonal", None)):
         torch.manual_seed(0)

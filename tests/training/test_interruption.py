@@ -158,7 +158,7 @@ def test_how_far_a_run_got():
 
 
 def test_sigterm_saves_ends_the_process_by_it_and_goes_on_to_the_same_bytes(tmp_path):
-    changes = {"epochs": 40}
+    changes = {"epochs": 15}
     assert runs.finish(runs.run, tmp_path / "whole", None, changes) == 0
     directory = tmp_path / "run"
     with runs.process(runs.run, tmp_path / "out", directory, changes) as running:

@@ -35,7 +35,7 @@ from condens.training import Settings, choose_components, train
 from condens.training.threads import _limits, one_thread
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*component")
-THREADS, FITS = 4, 16
+THREADS, FITS = 4, 8
 
 RANDOM = np.random.default_rng(0)
 X = RANDOM.normal(size=(120, 2))

@@ -152,7 +152,7 @@ def test_hard_data_for_every_structure(covariance, case):
 
 
 @pytest.mark.parametrize("covariance", HEADS)
-@pytest.mark.parametrize("rate", [10.0, 1e6, 1e30])
+@pytest.mark.parametrize("rate", [10.0, pytest.param(1e6, marks=pytest.mark.slow), 1e30])
 @pytest.mark.parametrize("case", ["scale 1e30", "90 % missing", "few rows many times"])
 def test_an_absurd_rate_ends_with_the_best_or_a_name(covariance, rate, case):
     """At worst the network is what it was before the first step."""
