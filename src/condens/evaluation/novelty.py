@@ -391,13 +391,13 @@ def _maximise(
     means = (mass.mT @ numbers) / sizes[:, None]
     # In rows.
     each = sizes * count
-    moments = [
-        (part[:, None] * (numbers - mean)).mT @ (numbers - mean) * count
-        if not diagonal
-        else torch.diag_embed((part[:, None] * (numbers - mean).square()).sum(0) * count)
-        for part, mean in zip(mass.mT, means, strict=True)
-    ]
-    moment = torch.stack(moments) + torch.diag_embed(mass.mT @ filled) * count
+    centred = numbers - means[:, None]
+    part = mass.mT[..., None]
+    if diagonal:
+        moments = torch.diag_embed((part * centred.square()).sum(1) * count)
+    else:
+        moments = (part * centred).mT @ centred * count
+    moment = moments + torch.diag_embed(mass.mT @ filled) * count
     variances = moment.diagonal(dim1=-2, dim2=-1)
     average = variances.sum(0) / count + FLOOR**2
     prior = torch.diag_embed(columns * variances / each[:, None] + average)

@@ -244,8 +244,11 @@ def _fit_tail(seen: _Distances, log_spread: float) -> float:
     unit = torch.maximum(body, seen.wide)
     own, wide = (body - unit).exp(), (seen.wide - unit).exp()
 
+    gain = wide - own
+    gained = seen.weights * gain
+
     def rises(weight: float) -> bool:
-        slope = float((seen.weights * (wide - own) / (own + weight * (wide - own))).sum())
+        slope = float((gained / (own + weight * gain)).sum())
         return slope + PRIOR_ROWS * (MIN_TAIL / weight - (1 - MIN_TAIL) / (1 - weight)) > 0
 
     low, high = MIN_TAIL, MAX_TAIL
