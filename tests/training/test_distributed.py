@@ -167,6 +167,17 @@ def test_why_another_process_failed_is_told(tmp_path):
     assert "Process 1 failed: OSError: the disk is gone" in results[0]["message"]
 
 
+def test_why_another_process_could_not_begin_is_told(tmp_path):
+    pattern = processes.write_shards(tmp_path / "shards", processes.table(200), files=1)
+    results, _ = processes.together(tmp_path, 2, _has_no_shards, pattern)
+    assert results[1]["error"] == "TableFileNotFoundError"
+    assert "Process 1 failed: TableFileNotFoundError: nowhere" in results[0]["message"]
+
+
+def _has_no_shards(pattern):
+    return processes.fitted(pattern if os.environ["RANK"] == "0" else "nowhere/*.parquet")
+
+
 class Disk(torch.utils.data.Dataset):
     """Rows that process 1 cannot read for long."""
 
