@@ -146,6 +146,10 @@ class IllConditionedWarning(CondensWarning):
     """A covariance that is nearly singular."""
 
 
+class ProcessWarning(CondensWarning):
+    """A network that several processes train otherwise than one would."""
+
+
 class InterruptedWarning(CondensWarning):
     """Training that Ctrl-C ended early."""
 

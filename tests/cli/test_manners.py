@@ -354,6 +354,45 @@ class TestProcesses:
         assert used["many"] < used["some"] + 200  # MB; the rows and their answers take more
 
 
+class TestLaunched:
+    """What a process does that torchrun started among others."""
+
+    @pytest.fixture
+    def launched(self, monkeypatch):
+        def launched(rank):
+            # Nobody to meet: joining would be an error.
+            for name in ("MASTER_ADDR", "MASTER_PORT"):
+                monkeypatch.delenv(name, raising=False)
+            monkeypatch.setenv("RANK", str(rank))
+            monkeypatch.setenv("WORLD_SIZE", "2")
+
+        return launched
+
+    @pytest.mark.usefixtures("houses")
+    @pytest.mark.parametrize(
+        "command",
+        [("info", "model.condens"), ("evaluate", "model.condens", "new.csv", "--html", "new.html")],
+    )
+    def test_a_command_of_one_is_that_of_process_0(self, call, launched, command):
+        launched(1)
+        assert call(*command) == (0, "", "")
+        assert not Path("new.html").exists()
+        launched(0)
+        code, out, err = call(*command)
+        assert (code, err.splitlines()[0]) == (
+            0,
+            f"{command[0]} is for one process: the others have nothing to do.",
+        )
+        assert out
+
+    @pytest.mark.parametrize("command", ["fit", "tune"])
+    def test_standard_input_is_refused(self, call, launched, command):
+        launched(0)
+        code, _, err = call(command, "-", *FIT, "-o", "never.condens")
+        assert code == 1
+        assert "standard input is to be read by 2 processes, but only one of them" in err
+
+
 def parts_of(path):
     """Return what a model file holds, without times of the clock."""
     document, tensors = read(path)

@@ -269,6 +269,18 @@ def test_is_the_same_in_every_process_and_through_json(covariance):
     assert " at 0x" not in json.dumps(made())
 
 
+def test_compiled_backbones_and_devices_are_the_same_in_every_process():
+    def made(number):
+        backbone = Own(place=torch.device("cuda", number))
+        backbone = torch.compile(backbone, backend="eager")
+        network = MixtureNetwork(backbone, FullHead(5, 2, 2), condition_columns=2)
+        return backbone, identity(network, runs.settings(), "digest")
+
+    (one, first), (other, second) = made(0), made(1)
+    assert one is not other
+    assert first == second
+
+
 def test_rows_and_validation_are_told_apart(tmp_path):
     with_validation = train(
         runs.network(), (X, Y), runs.settings(), validation=(X, Y), directory=tmp_path

@@ -230,7 +230,11 @@ class TestObjective:
         settings = short(bound=bound)
         only = Rows(batch.condition[whole], batch.target[whole])
         expected = objective(network, settings, 0, only)
+        # The others count as rows of bound zero: parts of a batch add up, with weights or without.
+        expected = expected * whole.double().mean()
         assert_close(objective(network, settings, 0, batch), expected)
+        even = torch.full((len(batch),), 1 / len(batch), dtype=torch.float64)
+        assert_close(objective(network, settings, 0, Rows(*batch[:2], even)), expected)
         none = Rows(batch.condition[~whole], batch.target[~whole])
         loss = objective(network, settings, 0, none)
         loss.backward()

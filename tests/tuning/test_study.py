@@ -73,6 +73,12 @@ class TestSearching:
         if found.model is not found.default:
             assert found.model.settings.learning_rate == found.best.parameters["learning_rate"]
 
+    def test_processes_of_torchrun_have_trials_of_their_own(self, found, monkeypatch):
+        monkeypatch.setenv("RANK", "0")
+        monkeypatch.setenv("WORLD_SIZE", "2")  # of which the other is nowhere
+        again = tune(*rows(), space=SPACE, trials=1, n_members=2)
+        assert again.trials == tuple(trial for trial in found.trials if trial.number == 0)
+
     @pytest.mark.slow
     def test_the_same_seed_gives_the_same(self, found):
         again = tune(*rows(), space=SPACE, trials=4, n_members=2)

@@ -26,7 +26,8 @@ from condens.cli import (
     sample,
     tune,
 )
-from condens.cli.console import error_line, in_options, say, warning_line
+from condens.cli.console import error_line, in_options, note, say, warning_line
+from condens.cli.shards import Process
 
 app = typer.Typer(
     name="condens",
@@ -49,6 +50,8 @@ COMMANDS = (
     ),
     doctor.doctor,
 )
+# Commands that several processes share, started by torchrun; others run in the first one alone.
+SHARED = ("fit", "tune", "predict", "sample")
 
 
 def _examples(function: object) -> str:
@@ -71,17 +74,26 @@ def _version(asked: bool) -> None:
 
 @app.callback()
 def condens(
-    version: Annotated[
+    context: typer.Context,
+    version: Annotated[  # noqa: ARG001
         bool,
         typer.Option(
             "--version", help="Print the version and end.", is_eager=True, callback=_version
         ),
     ] = False,
-    debug: Annotated[  # `run` has read it
+    debug: Annotated[  # noqa: ARG001 `run` has read it
         bool, typer.Option("--debug", help="Show the traceback of an error.")
     ] = False,
 ) -> None:
     """Learn the whole joint density of your targets, given a condition."""
+    process = Process.current()
+    if process.world > 1 and context.invoked_subcommand not in SHARED:
+        if process.rank:
+            raise typer.Exit
+        note(f"{context.invoked_subcommand} is for one process: the others have nothing to do.")
+        from condens.training.distributed import alone
+
+        context.with_resource(alone())
 
 
 def run(arguments: Sequence[str]) -> NoReturn:

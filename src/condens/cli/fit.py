@@ -25,6 +25,7 @@ from condens.cli.fitting import (
     notes_of,
     read_transforms,
     refuse_contradictions,
+    refuse_shared_input,
     verdict,
 )
 from condens.cli.options import (
@@ -149,6 +150,7 @@ def fit(
     from condens.estimator.regressor import MDNRegressor
     from condens.training.distributed import Group
 
+    refuse_shared_input(data)
     group = Group.current(parameters.get("device"))
     model = MDNRegressor(
         target_transform=transforms,

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from condens.cli.shards import Process
 from condens.cli.tables import Labelled, Names, listed, parse_pairs, take
 from condens.errors import (
     ArgumentError,
@@ -107,6 +108,18 @@ def _refuse_both(
                 expected="it can be only one of the two",
                 fix="Leave it out of either.",
             )
+
+
+def refuse_shared_input(data: str) -> None:
+    """Refuse standard input in several processes: each would get a part of it."""
+    world = Process.current().world
+    if data == "-" and world > 1:
+        raise ArgumentError(
+            "standard input",
+            got=f"is to be read by {world} processes",
+            expected="only one of them would get it",
+            fix="Write it to a file, or start one process.",
+        )
 
 
 def check_targets(targets: "pa.Table", transforms: Mapping[str, Any]) -> None:

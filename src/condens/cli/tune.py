@@ -22,6 +22,7 @@ from condens.cli.fitting import (
     judge,
     notes_of,
     read_transforms,
+    refuse_shared_input,
     verdict,
 )
 from condens.cli.options import (
@@ -130,12 +131,13 @@ def tune(
     """Search for better parameters than the defaults, and fit a model with them.
 
     The same command, run again, goes on where the last one ended, and run several times at once
-    it shares the trials.
+    it shares the trials, as do the processes of torchrun.
 
     Example: condens tune houses.csv --target lat --target lon --trials 20 -o tuned.condens
     """
     place = place_for(output, force=force, inputs=(data, *filter(None, [space])))
     storage = _storage(place, storage_env)
+    refuse_shared_input(data)
     table = Input(data, delimiter, decimal, encoding, dates).read(
         [*target, *filter(None, [weights])]
     )

@@ -302,7 +302,8 @@ class MDNRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
                 expected="one of them was expected",
                 fix="Leave either out.",
             )
-        return self._fit(parameters, (X, y, sample_weight), groups, validation_data, keep=keep)
+        with Group.current(parameters["device"]).telling():
+            return self._fit(parameters, (X, y, sample_weight), groups, validation_data, keep=keep)
 
     def fit_shards(
         self,
@@ -341,18 +342,20 @@ class MDNRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
                     expected="these are divided by a hash of their rows, and start anew",
                     fix="Leave it out.",
                 )
-        seed = Group.current(parameters["device"]).agree(draw_seed(self.random_state))
-        opened = open_shards(
-            shards if isinstance(shards, Shards) else Shards(shards),
-            TableColumns.of(targets, conditions, sample_weight, groups),
-            parameters,
-            seed=seed,
-            test=fraction,
-        )
-        architecture = self._architecture(parameters, opened.inputs)
-        self._learn(
-            parameters, opened.inputs, architecture, opened.division, seed, stream=opened.stream
-        )
+        group = Group.current(parameters["device"])
+        with group.telling():
+            seed = group.agree(draw_seed(self.random_state))
+            opened = open_shards(
+                shards if isinstance(shards, Shards) else Shards(shards),
+                TableColumns.of(targets, conditions, sample_weight, groups),
+                parameters,
+                seed=seed,
+                test=fraction,
+            )
+            architecture = self._architecture(parameters, opened.inputs)
+            self._learn(
+                parameters, opened.inputs, architecture, opened.division, seed, stream=opened.stream
+            )
         self.held_out_ = opened.stream.apart("test")
         return self
 
@@ -378,9 +381,10 @@ class MDNRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
             learning_rate=PARTIAL_FIT_RATE * given.learning_rate,
         )
         parameters |= {**dict.fromkeys(SETTING_NAMES), "settings": settings, "directory": None}
-        return self._fit(
-            parameters, (X, y, sample_weight), None, None, keep=self.__sklearn_is_fitted__()
-        )
+        with Group.current(parameters["device"]).telling():
+            return self._fit(
+                parameters, (X, y, sample_weight), None, None, keep=self.__sklearn_is_fitted__()
+            )
 
     def calibrate(
         self,

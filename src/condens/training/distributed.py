@@ -4,6 +4,8 @@ Every process has the same weights and takes its part of every batch. The gradie
 one flat all-reduce, which has the same order of summation in every step, and so do all processes
 take the same step, bit for bit. What decides the course of a run (losses, a stop, a state that is
 loaded) comes from process 0. Process 0 alone writes.
+
+A process that one of these starts, such as a worker of joblib, is not one of them and trains alone.
 """
 
 import atexit
@@ -16,24 +18,30 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 from torch import distributed as dist
 
-from condens.errors import ArgumentError, ProcessError
+from condens.errors import ArgumentError, CondensError, ProcessError
 
 # Seconds that a process waits for the others before it gives up; the name of the variable in the
 # environment that says another number.
 WAIT_SECONDS, WAIT_VARIABLE = 300.0, "CONDENS_WAIT_SECONDS"
+# Beyond this the clocks of torch overflow.
+MAX_WAIT_SECONDS = 1e7
 # Seconds between two signs of life.
 SIGN_SECONDS = 1.0
+# Says in the environment which process the launcher started: those that it starts inherit all else.
+MEMBER_VARIABLE = "CONDENS_MEMBER"
 # A worker that outlives the agent that started it would write into a run that somebody resumes.
 _PARENT_DEATH_SIGNAL = 1
+
+T = TypeVar("T")
 
 
 @dataclass
@@ -49,14 +57,17 @@ class Group:
     size: int = 1
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     _signed: float = field(default=-math.inf, repr=False)
-    _steps: int = field(default=0, repr=False)
 
     @classmethod
     def current(cls, device: torch.device | str | None = None) -> "Group":
         """Return the processes that torchrun started, or that torch.distributed knows."""
-        join(device)
-        if not (dist.is_available() and dist.is_initialized()):
+        if _PRIVATE.alone or not dist.is_available():
             return cls()
+        join(device)
+        if not dist.is_initialized() or _inherited:
+            return cls()
+        if dist.get_world_size() > 1:
+            _check_thread()
         place = torch.device("cpu")
         if dist.get_backend() == "nccl":  # which passes tensors of its own devices only
             place = torch.device("cuda", torch.cuda.current_device())
@@ -98,6 +109,25 @@ class Group:
             dist.broadcast_object_list(held, 0, device=self.device)
         return held[0]
 
+    def from_first(self, act: Callable[[], T]) -> T:
+        """Return what process 0 finds or does; what it raises there is raised in all processes."""
+        if self.alone:
+            return act()
+        found: T | None = None
+        error: BaseException | None = None
+        if self.first:
+            try:
+                found = act()
+            except BaseException as raised:
+                error = raised
+        told, answer = self.agree((None if error is None else _to_others(error), found))
+        if error is not None:
+            raise error
+        if told is not None:
+            raise told
+        here: T = answer
+        return here
+
     def gather(self, value: Any) -> list[Any]:
         """Return the values of all processes, in the order of their numbers."""
         if self.alone:
@@ -107,17 +137,28 @@ class Group:
             dist.all_gather_object(held, value)
         return held
 
-    def check_same(self, name: str, value: str, *, fix: str) -> None:
-        """Refuse to go on where processes hold different values, such as a digest of the rows."""
-        found = self.gather(value)
-        other = next((rank for rank, theirs in enumerate(found) if theirs != found[0]), None)
-        if other is not None:
-            raise ArgumentError(
-                name,
-                got=f"differs between process 0 and process {other}",
-                expected="all processes of a run train on the same",
-                fix=fix,
-            )
+    def check_same(
+        self, values: Mapping[str, Mapping[str, Any]], *, fix: Mapping[str, str]
+    ) -> None:
+        """Refuse to go on where processes hold different values, such as a digest of the rows.
+
+        Args:
+            values: by the argument that they belong to, and by name within it.
+            fix: of each argument, what to do.
+        """
+        found = self.gather(values)
+        for rank, theirs in enumerate(found):
+            for name, ours in found[0].items():
+                parts = {*ours, *theirs[name]}
+                differing = sorted(p for p in parts if ours.get(p) != theirs[name].get(p))
+                if differing:
+                    which = f" ({differing[0]})" if differing[0] else ""
+                    raise ArgumentError(
+                        name,
+                        got=f"differs between process 0 and process {rank}{which}",
+                        expected="all processes of a run train on the same",
+                        fix=fix[name],
+                    )
 
     def sum_gradients(self, parameters: Sequence[Tensor], extras: Sequence[float]) -> list[float]:
         """Sum the gradients, and further numbers, over all processes by one all-reduce.
@@ -136,48 +177,81 @@ class Group:
             view = summed[place : place + part.numel()].view(part.shape)
             parameter.grad = view.to(part.dtype) if count else None
             place += part.numel()
-        self._sign()
         return counts[: len(extras)]
 
+    @contextmanager
+    def telling(self) -> Iterator[None]:
+        """Leave what ends this process's part of a run, for the others to say."""
+        if not self.alone:
+            with suppress(RuntimeError):
+                _store().delete_key(f"condens/failed {self.rank}")  # of an earlier run
+        try:
+            yield
+        except ProcessError:  # of which another one is the cause
+            raise
+        except BaseException as error:
+            if not self.alone:
+                self._leave(f"failed {self.rank}", _short(error))
+            raise
+
+    def _leave(self, key: str, text: str) -> None:
+        """Leave a text in the store that all processes see."""
+        with suppress(RuntimeError):
+            _store().set(f"condens/{key}", text)
+
+    def _found(self, key: str) -> str | None:
+        with suppress(RuntimeError):
+            if _store().check([f"condens/{key}"]):
+                return str(_store().get(f"condens/{key}").decode())
+        return None
+
     def _sign(self) -> None:
-        """Leave a sign of life, with the number of the step, for others to find who is missing."""
-        self._steps += 1
+        """Leave a sign of life, for others to find who is missing."""
         now = time.monotonic()
         if now - self._signed > SIGN_SECONDS:
             self._signed = now
-            with suppress(RuntimeError):
-                _store().set(f"condens/{self.rank}", f"{self._steps} {time.time()}")
+            self._leave(f"sign {self.rank}", f"{time.time()}")
 
     @contextmanager
     def _waiting(self) -> Iterator[None]:
         """Name the processes that are missing where the others do not answer."""
+        self._sign()
+        began = time.monotonic()
         try:
             yield
         except RuntimeError as error:
+            waited = _limit or round(time.monotonic() - began)
             reason = str(error).strip().partition("\n")[0].rpartition("] ")[2].split(". ")[0]
             late = "timed out" in str(error).lower() or "timeout" in str(error).lower()
             raise ProcessError(
                 f"process {self.rank} of {self.size}",
-                got=f"waited {wait_seconds():g} s for the others in vain"
+                got=f"waited {waited:g} s for the others in vain"
                 if late
                 else f"has lost the others ({reason[:200]})",
-                expected=f"a step needs all of them.{self._missing()}",
-                fix="Run the same again: it goes on from the last state that was saved"
+                expected=f"a step needs all of them{self._missing(late=late)}",
+                fix="Run the same again: with a run directory it goes on from the last state"
                 + (f"; {WAIT_VARIABLE} sets another limit." if late else "."),
             ) from error
 
-    def _missing(self) -> str:
-        """Return who has given no sign of life for the longest time."""
-        ages = {}
-        for rank in range(self.size):
-            with suppress(RuntimeError, ValueError):
-                key = f"condens/{rank}"
-                if rank != self.rank and _store().check([key]):
-                    ages[rank] = time.time() - float(_store().get(key).split()[1])
-        if not ages:
-            return ""
+    def _missing(self, *, late: bool) -> str:
+        """Return who has failed, or who has given no sign of life for the longest time."""
+        others = [rank for rank in range(self.size) if rank != self.rank]
+        if late:
+            # Those that wait as well say so at about the same time.
+            self._leave(f"waited {self.rank}", f"{time.time()}")
+            time.sleep(SIGN_SECONDS)
+        for rank in others:
+            if reason := self._found(f"failed {rank}"):
+                return f". Process {rank} failed: {reason}"
+        signs = {rank: self._found(f"sign {rank}") for rank in others}
+        silent = [r for r in others if not (late and self._found(f"waited {r}"))] or others
+        if not any(signs.values()):
+            return ""  # the store has gone as well
+        if none := [rank for rank in silent if signs[rank] is None]:
+            return f". Process {none[0]} has given no sign of life"
+        ages = {rank: time.time() - float(signs[rank] or 0.0) for rank in silent}
         worst = max(ages, key=ages.__getitem__)
-        return f" Process {worst} gave its last sign of life {ages[worst]:.0f} s ago"
+        return f". Process {worst} gave its last sign of life {ages[worst]:.0f} s ago"
 
 
 def wait_seconds() -> float:
@@ -187,20 +261,116 @@ def wait_seconds() -> float:
         seconds = float(text) if text else WAIT_SECONDS
     except ValueError:
         seconds = math.nan
-    if not 0 < seconds < math.inf:
+    if not 0 < seconds <= MAX_WAIT_SECONDS:
         raise ArgumentError(
             WAIT_VARIABLE,
             got=f"is {text!r}",
-            expected="seconds above 0 were expected",
+            expected=f"seconds above 0, up to {MAX_WAIT_SECONDS:g}, were expected",
             fix="Set it to 300, for instance, or leave it out.",
         )
     return seconds
 
 
+class _Private(threading.local):
+    """Whether this thread trains alone, whatever other processes there are."""
+
+    alone = False
+
+
+_PRIVATE = _Private()
+# Whether a group was joined by the process that this one was forked from.
+_inherited = False
+# The thread that speaks with the other processes; seconds that it waits, where we set them.
+_speaker: threading.Thread | None = None
+_limit: float | None = None
+# How often this process has joined the others.
+_joined = 0
+
+
+@contextmanager
+def alone() -> Iterator[None]:
+    """Let what this thread trains be its own, where several processes have different things to do.
+
+    >>> with alone():
+    ...     Group.current()
+    Group(rank=0, size=1, device=device(type='cpu'))
+    """
+    before, _PRIVATE.alone = _PRIVATE.alone, True
+    try:
+        yield
+    finally:
+        _PRIVATE.alone = before
+
+
 def launched() -> bool:
-    """Tell whether torchrun, or a launcher like it, started several processes."""
-    names = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
-    return all(os.environ.get(name) for name in names) and os.environ["WORLD_SIZE"] != "1"
+    """Tell whether torchrun, or a launcher like it, started this process as one of several."""
+    given = {name: os.environ.get(name) for name in ("RANK", "WORLD_SIZE")}
+    rank, size = given.values()
+    if not rank or not size or size == "1" or not _is_member():
+        return False
+    address, port = os.environ.get("MASTER_ADDR"), os.environ.get("MASTER_PORT")
+    whole = all(text.isdecimal() for text in (rank, size))
+    faults = (
+        (
+            not whole or not int(rank) < int(size),
+            "RANK and WORLD_SIZE",
+            f"are {rank!r} and {size!r}",
+            "a number from 0 and a larger one were expected",
+        ),
+        (
+            not address or not port,
+            "MASTER_ADDR and MASTER_PORT",
+            f"are {address!r} and {port!r}",
+            f"the {size} processes that WORLD_SIZE says meet there",
+        ),
+        (
+            port is not None and not (port.isdecimal() and int(port) < 1 << 16),
+            "MASTER_PORT",
+            f"is {port!r}",
+            "the number of a port was expected",
+        ),
+    )
+    for wrong, name, got, expected in faults:
+        if wrong:
+            fix = "Start the processes with torchrun, or unset WORLD_SIZE to train in one."
+            raise ArgumentError(name, got=got, expected=expected, fix=fix)
+    return True
+
+
+def _is_member() -> bool:
+    """Tell whether the launcher started this process itself.
+
+    The first process that reads the launcher's variables is the one; those that it starts, such as
+    workers of joblib, inherit them.
+    """
+    names = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RESTART_COUNT")
+    variables = " ".join(os.environ.get(name, "") for name in names)
+    pid, _, theirs = os.environ.get(MEMBER_VARIABLE, "").partition(" ")
+    if theirs == variables:
+        return pid == str(os.getpid())
+    if os.environ.get("RANK"):
+        os.environ[MEMBER_VARIABLE] = f"{os.getpid()} {variables}"
+    return True
+
+
+def _note_fork() -> None:
+    global _inherited
+    # Its sockets are those of the process that has joined.
+    _inherited = _inherited or (dist.is_available() and dist.is_initialized())
+
+
+def _check_thread() -> None:
+    """Refuse a second thread: processes meet in an order that two threads would not keep."""
+    global _speaker
+    this = threading.current_thread()
+    if _speaker is not None and _speaker is not this and _speaker.is_alive():
+        raise ProcessError(
+            f"the thread {this.name}",
+            got=f"trains, and so did {_speaker.name}",
+            expected="several processes train in one thread each",
+            fix="Pass n_jobs=1, or start one process, without torchrun.",
+        )
+    _speaker = this
 
 
 def join(device: torch.device | str | None = None) -> None:
@@ -209,13 +379,15 @@ def join(device: torch.device | str | None = None) -> None:
     By `nccl` where the device is a CUDA one, by `gloo` elsewhere. The group is left at the end of
     the program.
     """
+    global _limit, _joined
     if not dist.is_available() or dist.is_initialized() or not launched():
         return
     cuda = device is not None and torch.device(device).type == "cuda"
     if cuda:
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
     _end_with_parent()
-    limit = datetime.timedelta(seconds=wait_seconds())
+    seconds = wait_seconds()
+    limit = datetime.timedelta(seconds=seconds)
     try:
         dist.init_process_group(
             "cpu:gloo,cuda:nccl" if cuda else "gloo", timeout=limit, **_rendezvous(limit)
@@ -227,13 +399,16 @@ def join(device: torch.device | str | None = None) -> None:
             expected="all of them were expected to start",
             fix=f"Look at what they say; {WAIT_VARIABLE} sets how long to wait.",
         ) from error
-    atexit.register(_leave)
+    _limit, _joined = seconds, _joined + 1
+    if _joined == 1:
+        atexit.register(_leave)
 
 
 def _rendezvous(limit: datetime.timedelta) -> dict[str, Any]:
     """Return where the processes meet: the agent's store, apart from that of earlier attempts.
 
-    An agent that starts its workers again keeps the store, with the addresses of the dead ones.
+    An agent that starts its workers again keeps the store, with the addresses of the dead ones,
+    and so it does where a script leaves the group and joins it again.
     """
     from torch._C._distributed_c10d import PrefixStore, TCPStore
 
@@ -242,7 +417,7 @@ def _rendezvous(limit: datetime.timedelta) -> dict[str, Any]:
         return {}
     address, port = given["MASTER_ADDR"], int(given["MASTER_PORT"])
     store = TCPStore(address, port, is_master=False, timeout=limit)
-    attempt = f"attempt {given.get('TORCHELASTIC_RESTART_COUNT', '0')}"
+    attempt = f"attempt {given.get('TORCHELASTIC_RESTART_COUNT', '0')} {_joined}"
     return {
         "store": PrefixStore(attempt, store),
         "rank": int(given["RANK"]),
@@ -254,6 +429,23 @@ def _leave() -> None:
     if dist.is_initialized():
         with suppress(RuntimeError):
             dist.destroy_process_group()
+
+
+def _to_others(error: BaseException) -> CondensError:
+    """Return an error of process 0 as the other processes raise it."""
+    if isinstance(error, CondensError):
+        return error
+    return ProcessError(
+        "process 0",
+        got=f"has ended the run ({_short(error)})",
+        expected="all processes need it",
+        fix="Look at what it says.",
+    )
+
+
+def _short(error: BaseException) -> str:
+    text = str(error).strip().partition("\n")[0][:300].rstrip(".")
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
 def _store() -> Any:
@@ -280,3 +472,9 @@ def _watch(parent: int) -> None:
     while os.getppid() == parent:
         time.sleep(SIGN_SECONDS)
     os._exit(1)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_note_fork)
+# Now, before anything that this process starts can take its place.
+_is_member()

@@ -41,7 +41,8 @@ class LoadedRows(Source):
     Each item is (condition, target) or (condition, target, weight). The order of a map-style
     dataset is that of condens, by seed and epoch, whatever the loader says; an iterable one keeps
     its own, and so does a loader with a sampler of its own. Several processes all iterate over
-    such, and take their part of every batch.
+    such, and take their part of every batch: all of them need the same rows in the same order, and
+    as many in every epoch, so no `DistributedSampler`.
 
     Args:
         data: a map-style or iterable `Dataset`, or a `DataLoader` of one. Of a loader, its workers,
@@ -230,6 +231,8 @@ class LoadedBatches:
         if not self.source.mapped:
             first = 0
             for number, rows in enumerate(self.source._iterate()):
+                if not group.alone and first + len(rows) > self.source.n_rows:
+                    raise self._uneven(group, epoch, f"more than {self.source.n_rows}")
                 if number >= start and len(rows):
                     begin, end = group.share(len(rows))
                     part = rows.take(torch.arange(begin, end))
@@ -242,6 +245,8 @@ class LoadedBatches:
                     expected=f"it had {self.source.n_rows} before",
                     fix="Pass an iterable that can be iterated over again, once in every epoch.",
                 )
+            if not group.alone and first < self.source.n_rows:
+                raise self._uneven(group, epoch, str(first))
             return
         shuffle = Generator().manual_seed(mixed_seed(seed, epoch))
         known = self.source.order
@@ -257,6 +262,15 @@ class LoadedBatches:
                 rows = self.source.sample.take(torch.arange(0))
             folds = None if self.source.folds is None else self.source.folds[part]
             yield self._batch(rows, folds, number * size + begin, len(all_), seed, epoch)
+
+    def _uneven(self, group: Group, epoch: int, rows: str) -> ShapeError:
+        """Return the error of an epoch in which processes would meet at different batches."""
+        return ShapeError(
+            "data",
+            got=f"yields {rows} rows in epoch {epoch + 1} of process {group.rank}",
+            expected=f"processes share its batches, of {self.source.n_rows} rows before",
+            fix="Yield the same rows in every epoch and process, or train in one process.",
+        )
 
     def _batch(
         self, rows: Rows, folds: Tensor | None, first: int, total: int, seed: int, epoch: int

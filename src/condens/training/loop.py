@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils.data import DataLoader, Dataset
 
 from condens.data import Data, Rows
@@ -22,6 +23,7 @@ from condens.errors import (
     InterruptedWarning,
     KindError,
     NotFiniteError,
+    ProcessWarning,
     TrainingError,
 )
 from condens.nn import DensityNetwork, Ensemble, Head
@@ -30,12 +32,18 @@ from condens.scalars import as_real, is_truth
 from condens.training.adjustment import adjust
 from condens.training.batches import Batch, Batches, member_seed
 from condens.training.diagnostics import ROWS_DIAGNOSED, Diagnosis, problems
-from condens.training.distributed import Group
+from condens.training.distributed import Group, wait_seconds
 from condens.training.history import Epoch, History
 from condens.training.interruption import how_far, interruption
 from condens.training.loaders import LoadedRows
 from condens.training.progress import Progress
-from condens.training.run_directory import RunDirectory, identity, resume
+from condens.training.run_directory import (
+    Identity,
+    RunDirectory,
+    hash_numbers,
+    identity,
+    resume,
+)
 from condens.training.settings import Settings
 from condens.training.sources import RowsInMemory, Source, check_rows
 from condens.training.state import State
@@ -108,7 +116,8 @@ def train(
         checkpoint_seconds: time between two states.
         callbacks: a function, or several, called with every `Epoch` that ends. One that returns
             True ends the run, with `history.stopped == "callback"`. What one raises ends it too,
-            with the state saved and the best weights in the network.
+            with the state saved and the best weights in the network. Of several processes,
+            process 0 calls its own, for all.
         progress: show a line; by default where stderr is a terminal.
         warn: issue the warnings in `history.warnings`, and one where Ctrl-C ended the run.
 
@@ -132,16 +141,19 @@ def train(
     called = _callbacks(callbacks)
     group = Group.current(network.target_scaling.scale.device)
     members = len(network.members) if isinstance(network, Ensemble) else 1
-    source = _source(data, validation, folds, settings, members)
-    others = None if adjustment is None else Rows.given(adjustment, "adjustment").observed()
-    if others is not None:
-        check_rows(network, others)
+    if group.first and not group.alone:
+        _warn_of_batch_norm(network, group)
     show = group.first and (sys.stderr.isatty() if progress is None else progress)
     with ExitStack() as stack:
+        stack.enter_context(group.telling())
+        source = _source(data, validation, folds, settings, members)
+        others = None if adjustment is None else Rows.given(adjustment, "adjustment").observed()
+        if others is not None:
+            check_rows(network, others)
         stack.enter_context(gradients())
         interrupted = stack.enter_context(interruption())
-        place = None if directory is None else Place.open(directory, seconds, group, stack)
-        loop = _Loop(network, source, settings, place, interrupted, group)
+        place = Place.open(directory, seconds, group, stack)
+        loop = _Loop(network, source, settings, place, interrupted, group, others)
         with drawing_from(network, loop.draws):
             history = loop.run(called, Progress(settings.epochs) if show else None)
         if others is not None:
@@ -202,14 +214,21 @@ class Place(NamedTuple):
 
     @classmethod
     def open(
-        cls, path: str | os.PathLike[str], seconds: float, group: Group, stack: ExitStack
-    ) -> "Place":
-        """Open a directory until the stack is left."""
-        wait = 0.0 if group.alone else LOCK_SECONDS
-        directory = RunDirectory(path, wait=wait)
-        if group.first:
-            stack.enter_context(directory)
-        return cls(directory.path, directory if group.first else None, seconds)
+        cls, path: str | os.PathLike[str] | None, seconds: float, group: Group, stack: ExitStack
+    ) -> "Place | None":
+        """Open a directory until the stack is left, that of process 0 for all; None for none."""
+        # Others wait meanwhile, and no longer than their limit.
+        wait = 0.0 if group.alone else min(LOCK_SECONDS, wait_seconds() / 2)
+        opened: list[RunDirectory] = []
+
+        def enter() -> Path | None:
+            if path is None:
+                return None
+            opened.append(stack.enter_context(RunDirectory(path, wait=wait)))
+            return opened[0].path
+
+        found = group.from_first(enter)
+        return None if found is None else cls(found, opened[0] if opened else None, seconds)
 
 
 class _Loop:
@@ -221,6 +240,7 @@ class _Loop:
         place: Place | None,
         interrupted: threading.Event,
         group: Group,
+        adjustment: Rows | None = None,
     ) -> None:
         self.network, self.settings, self.place, self.group = network, settings, place, group
         self.interrupted, self.halted = interrupted, False
@@ -228,14 +248,16 @@ class _Loop:
         source.check(network)
         network.drop_adjustment()
         digest = "" if place is None and group.alone else source.digest()
-        group.check_same("data", digest, fix="Pass the same rows and the same seed to each.")
-        self.identity = identity(network, settings, digest) if place is not None else {}
+        recorded = place is not None or not group.alone
+        self.identity = identity(network, settings, digest) if recorded else {}
+        if not group.alone:
+            _check_alike(group, self.identity, adjustment)
         self.batch_size = source.batch_size(settings)
         weights = sum(parameter.numel() for parameter in network.parameters())
         step = min(self.batch_size, source.n_rows) // group.size
         self.threads: Context = one_thread if step * weights < MAX_SMALL_STEP else nullcontext
         opened = None if place is None else place.directory
-        loaded = group.agree(None if opened is None else opened.load())
+        loaded = group.from_first(lambda: None if opened is None else opened.load())
         self.resumed = loaded is not None
         if loaded is None:
             with self.threads():
@@ -255,8 +277,8 @@ class _Loop:
                     resume(place.path, self.state, tensors, values, self.identity)
                 if not self.state.position.done:
                     self.history.stopped = ""
-                if opened is not None:
-                    opened.begin_log(vars(epoch) for epoch in self.history.epochs)
+                epochs = [vars(epoch) for epoch in self.history.epochs]
+                group.from_first(lambda: None if opened is None else opened.begin_log(epochs))
             _check_weights(network)
             self.batches, held_out = source.batches(network)
             undoing.pop_all()
@@ -312,17 +334,18 @@ class _Loop:
 
     def _report(self, epoch: Epoch, callbacks: Sequence[Callback], line: Progress | None) -> None:
         """Log an epoch, call the callbacks with it, and show it; process 0 does, for all."""
-        if self.place is not None and self.place.directory is not None:
-            self.place.directory.log(vars(epoch))
-        stops = False
-        if self.group.first:
+
+        def tell() -> bool:
+            if self.place is not None and self.place.directory is not None:
+                self.place.directory.log(vars(epoch))
             try:
                 answers = [callback(epoch) for callback in callbacks]
             except BaseException:
                 self._save()  # what it has seen it need not see again
                 raise
-            stops = any(is_truth(answer) and bool(answer) for answer in answers)
-        if callbacks and self.group.agree(stops) and not self.history.stopped:
+            return any(is_truth(answer) and bool(answer) for answer in answers)
+
+        if self.group.from_first(tell) and not self.history.stopped:
             self.history.stopped, self.state.position.done = "callback", True
         if line is not None:
             line.show(epoch)
@@ -386,7 +409,7 @@ class _Loop:
             self.draws.begin(epoch=epoch, first=part.first, rows=len(part))
             rows = self.noise.add(part.rows, self.draws)
             with self.loan():
-                loss = self.members.loss(epoch, rows, self.draws, complete=self.batches.complete)
+                loss = self._loss(epoch, rows)
                 if not loss.requires_grad:
                     raise ArgumentError(
                         "network",
@@ -399,6 +422,20 @@ class _Loop:
                 loss.backward()
             total += loss.item()
         return total
+
+    def _loss(self, epoch: int, rows: Rows) -> Tensor:
+        try:
+            return self.members.loss(epoch, rows, self.draws, complete=self.batches.complete)
+        except ValueError as error:
+            if "more than 1 value per channel" not in str(error):
+                raise
+            raise ArgumentError(
+                "network",
+                got="has a batch norm, and a process has one row of a batch",
+                expected="it normalises over two at least",
+                fix="Choose another batch_size, accumulation or number of processes, or a "
+                "LayerNorm.",
+            ) from error
 
     def _rate(self) -> float:
         settings, position = self.settings, self.state.position
@@ -539,6 +576,39 @@ def _badness(parameter: Tensor) -> float:
     if gradient is not None and not bool(gradient.isfinite().all()):
         return math.inf
     return float(parameter.detach().abs().amax())
+
+
+def _check_alike(group: Group, ours: Identity, adjustment: Rows | None) -> None:
+    """Refuse processes that were given different things."""
+    rows = [hash_numbers(part) for part in adjustment or () if part is not None]
+    group.check_same(
+        {
+            "data": {"": ours["data"]},
+            "settings": ours["settings"],
+            "network": ours["network"],
+            "adjustment": {"": rows},
+        },
+        fix={
+            "data": "Pass the same rows and the same seed to each: they share every batch.",
+            "settings": "Pass the same settings to each.",
+            "network": "Make the same network in each.",
+            "adjustment": "Pass the same rows to each.",
+        },
+    )
+
+
+def _warn_of_batch_norm(network: DensityNetwork, group: Group) -> None:
+    for name, module in network.named_modules():
+        # Within torch itself GPUs can do it: SyncBatchNorm.
+        if isinstance(module, _BatchNorm) and not isinstance(module, nn.SyncBatchNorm):
+            warnings.warn(
+                f"The network has a batch norm, {name}: each of {group.size} processes normalises "
+                "by its own rows of a batch, and learns something else than one process would. "
+                "LayerNorm and GroupNorm do not depend on other rows.",
+                ProcessWarning,
+                stacklevel=3,
+            )
+            return
 
 
 def _check_network(network: Any) -> None:

@@ -51,7 +51,10 @@ def _loss(
 def _bound(
     network: MixtureNetwork, name: str, features: Tensor, target: Tensor, weights: Tensor | None
 ) -> Tensor:
-    """Return a Jensen bound over the complete rows; the others wait for the exact loss."""
+    """Return a Jensen bound over the complete rows; the others wait for the exact loss.
+
+    They count as rows of bound zero, so that a batch may be computed in parts.
+    """
     if not isinstance(network.head, TriangularHead):
         raise ArgumentError(
             "bound",
@@ -62,4 +65,4 @@ def _bound(
     whole = (~target.isnan().any(1)).nonzero().flatten()
     parameters = network.head.parameters_of(features[whole])
     each = _BOUNDS[name](target[whole], *parameters)
-    return weighted_sum(each, None if weights is None else weights[whole])
+    return each.sum() / len(target) if weights is None else weighted_sum(each, weights[whole])

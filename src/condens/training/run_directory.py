@@ -216,7 +216,7 @@ def _check_forms(expected: Tensors, tensors: Tensors) -> None:
 # Attributes of every module, and the names of the targets: they change nothing that is learned.
 _IGNORED = vars(nn.Module()).keys() | {"names"}
 # Values whose repr says all of them.
-_PLAIN = (type(None), int, float, complex, str, bytes, torch.dtype, torch.device, torch.Size)
+_PLAIN = (type(None), int, float, complex, str, bytes, torch.dtype, torch.Size)
 _HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
 
 
@@ -264,6 +264,8 @@ def _architecture(network: DensityNetwork) -> dict[str, str]:
 def _options(module: nn.Module) -> Iterator[tuple[str, str]]:
     """Yield what a module is made with, beside its weights."""
     yield "class", type(module).__qualname__
+    if "dynamo_ctx" in vars(module):  # of torch.compile: what it compiles is a module of its own
+        return
     if isinstance(module, MLP | TableMLP | Head):  # the arguments, by their names
         yield from ((key, _describe(value)) for key, value in module.to_dict().items())
     # As a copy would have it: what a module only remembers of its last use is none of its form.
@@ -284,6 +286,8 @@ def _describe(value: Any, depth: int = 8) -> str:
         return repr(value)
     if isinstance(value, Tensor):
         return hash_tensor(value)
+    if isinstance(value, torch.device):  # of which each process has its own
+        return value.type
     kind = type(value).__qualname__
     if not depth or isinstance(value, nn.Module):
         return kind

@@ -37,6 +37,7 @@ from condens.estimator.regressor import MDNRegressor
 from condens.files import as_path
 from condens.scalars import as_fraction, as_real, as_whole, refused
 from condens.training import Epoch, default_settings
+from condens.training.distributed import alone
 from condens.transforms.choice import TargetTransform
 from condens.tuning.space import (
     MODEL_NAMES,
@@ -423,7 +424,9 @@ class Study:
                 **parameters,
             )
             try:
-                model.fit(*self.table, groups=self.groups)
+                # Processes that torchrun started share the trials, not a trial.
+                with alone():
+                    model.fit(*self.table, groups=self.groups)
             except RunDirectoryError:  # in use by a process taken for dead, or the disk is full
                 if directory is None:
                     raise
