@@ -200,18 +200,19 @@ def test_sigterm_saves_and_goes_on(tmp_path, shards, undisturbed):
 
 
 def test_the_number_of_processes_changes_nothing_but_rounding(tmp_path, shards):
-    curves = []
+    """One process and two give the same bits; four add the same gradients in another order."""
+    curves, models = [], []
     for size in (1, 2, 4):
         run = Run(tmp_path / str(size), shards, size)
-        run.finish()
+        models.append(run.finish())
         log = (run.run / "members" / "log.jsonl").read_text().splitlines()
         curves.append(
             [[json.loads(line)[n] for n in ("train_nll", "validation_nll")] for line in log]
         )
-    for other in curves[1:]:
-        for number, (one, two) in enumerate(zip(curves[0], other, strict=True)):
-            # Rounding grows with the steps, and a loss may be near zero.
-            assert two == pytest.approx(one, rel=1e-4, abs=0.0 if number < 5 else 2e-4)
+    assert models[0] == models[1]
+    # Rounding grows with the steps, and a loss may be near zero.
+    for one, four in zip(curves[0], curves[2], strict=True):
+        assert four == pytest.approx(one, rel=1e-4, abs=2e-4)
 
 
 def test_a_hung_worker_is_reported_in_time(tmp_path, shards):

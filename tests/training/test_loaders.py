@@ -118,11 +118,12 @@ def test_every_row_is_loaded_once_and_processes_share_a_batch():
         pytest.param((iterable_task,), marks=pytest.mark.slow, id="iterable"),
     ],
 )
-def test_two_processes_give_the_curve_of_one(tmp_path, task):
+def test_two_processes_give_the_bits_of_one(tmp_path, task):
     (one,), _ = processes.together(tmp_path / "one", 1, *task)
     two, _ = processes.together(tmp_path / "two", 2, *task)
     assert two[0] == two[1]
-    np.testing.assert_allclose(two[0]["curve"], one["curve"], rtol=1e-4)
+    assert two[0]["weights"] == one["weights"]
+    np.testing.assert_allclose(two[0]["curve"], one["curve"], rtol=1e-6)
 
 
 class TestIterable:

@@ -37,23 +37,36 @@ class Batch(NamedTuple):
         rows: [M, b, …], with weights of sum one over the whole batch, on average over an epoch.
         first: the place of the first of them in the order of the epoch.
         total: the rows of the whole batch, of one member.
+        cut: how many rows come before those of a second process, where a process alone computes the
+            parts of two: their gradients have the same bits. None where there is one part.
     """
 
     rows: Rows
     first: int
     total: int
+    cut: int | None = None
 
     def __len__(self) -> int:
         return self.rows.target.shape[1]
 
+    def halves(self) -> list["Batch"]:
+        """Return the parts of two processes, or the whole where it is one process's own."""
+        if self.cut is None:
+            return [self]
+        return [self._part(0, self.cut), self._part(self.cut, len(self))]
+
     def divided(self, passes: int) -> Iterator["Batch"]:
         """Yield the batch in about equal parts, none of them empty."""
-        size, (condition, target, weights) = -(-len(self) // passes) or 1, self.rows
+        size = -(-len(self) // passes) or 1
         for start in range(0, len(self), size):
-            part = slice(start, start + size)
-            some = None if weights is None else weights[:, part]
-            rows = Rows(condition[:, part], target[:, part], some)
-            yield Batch(rows, self.first + start, self.total)
+            yield self._part(start, start + size)
+
+    def _part(self, start: int, end: int) -> "Batch":
+        condition, target, weights = self.rows
+        part = slice(start, end)
+        some = None if weights is None else weights[:, part]
+        rows = Rows(condition[:, part], target[:, part], some)
+        return Batch(rows, self.first + start, self.total)
 
 
 class Batches:
@@ -148,7 +161,7 @@ class Batches:
                 weights = weights.to(target.dtype)
             local = Rows(condition, target, weights)
             if group.alone:
-                yield from _slices(local, size, first)
+                yield from _slices(local, size, first, group)
             else:
                 yield _part(local, first + begin, numbers.shape[1])
 
@@ -180,17 +193,18 @@ class Batches:
         return order, weights
 
 
-def _slices(rows: Rows, size: int, first: int) -> Iterator[Batch]:
+def _slices(rows: Rows, size: int, first: int, group: Group) -> Iterator[Batch]:
     for start in range(0, rows.target.shape[1], size):
         part = slice(start, start + size)
         condition, target = rows.condition[:, part], rows.target[:, part]
         weights = None if rows.weights is None else rows.weights[:, part]
-        yield _part(Rows(condition, target, weights), first + start, target.shape[1])
+        total = target.shape[1]
+        yield _part(Rows(condition, target, weights), first + start, total, group.cut(total))
 
 
-def _part(rows: Rows, first: int, total: int) -> Batch:
+def _part(rows: Rows, first: int, total: int, cut: int | None = None) -> Batch:
     weights = None if rows.weights is None else rows.weights / total
-    return Batch(Rows(rows.condition, rows.target, weights), first, total)
+    return Batch(Rows(rows.condition, rows.target, weights), first, total, cut)
 
 
 def member_seed(seed: int, member: int) -> int:

@@ -48,6 +48,12 @@ T = TypeVar("T")
 class Group:
     """The processes of a run: this one's number, and how many there are.
 
+    Args:
+        rank, size: the number of this process, and how many there are.
+        device: of the tensors that they pass to each other.
+        divided: whether one alone computes every batch in the two parts that two would have, so
+            that both learn the same bits.
+
     >>> alone = Group()
     >>> alone.share(10), Group(rank=1, size=4).share(10)
     ((0, 10), (2, 5))
@@ -56,6 +62,7 @@ class Group:
     rank: int = 0
     size: int = 1
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+    divided: bool = False
     _signed: float = field(default=-math.inf, repr=False)
 
     @classmethod
@@ -65,7 +72,8 @@ class Group:
             return cls()
         join(device)
         if not dist.is_initialized() or _inherited:
-            return cls()
+            started = os.environ.get("RANK") == "0" and os.environ.get("WORLD_SIZE") == "1"
+            return cls(divided=started and _is_member())
         if dist.get_world_size() > 1:
             _check_thread()
         place = torch.device("cpu")
@@ -86,6 +94,14 @@ class Group:
     def share(self, rows: int) -> tuple[int, int]:
         """Return where this process's part of some rows begins and ends."""
         return rows * self.rank // self.size, rows * (self.rank + 1) // self.size
+
+    def cut(self, rows: int) -> int | None:
+        """Return where the second of the two parts of a batch begins, if it has two here.
+
+        >>> Group(divided=True).cut(5), Group().cut(5)
+        (2, None)
+        """
+        return rows // 2 if self.divided and self.alone else None
 
     def sum(self, values: Tensor) -> Tensor:
         """Return the sum of a tensor over all processes, the same bits in each."""

@@ -236,7 +236,8 @@ class LoadedBatches:
                 if number >= start and len(rows):
                     begin, end = group.share(len(rows))
                     part = rows.take(torch.arange(begin, end))
-                    yield self._batch(part, None, first + begin, len(rows), seed, epoch)
+                    place = first + begin, len(rows), group.cut(len(rows))
+                    yield self._batch(part, None, place, seed, epoch)
                 first += len(rows)
             if not first:
                 raise ShapeError(
@@ -261,7 +262,8 @@ class LoadedBatches:
             else:
                 rows = self.source.sample.take(torch.arange(0))
             folds = None if self.source.folds is None else self.source.folds[part]
-            yield self._batch(rows, folds, number * size + begin, len(all_), seed, epoch)
+            place = number * size + begin, len(all_), group.cut(len(all_))
+            yield self._batch(rows, folds, place, seed, epoch)
 
     def _uneven(self, group: Group, epoch: int, rows: str) -> ShapeError:
         """Return the error of an epoch in which processes would meet at different batches."""
@@ -273,9 +275,16 @@ class LoadedBatches:
         )
 
     def _batch(
-        self, rows: Rows, folds: Tensor | None, first: int, total: int, seed: int, epoch: int
+        self,
+        rows: Rows,
+        folds: Tensor | None,
+        place: tuple[int, int, int | None],
+        seed: int,
+        epoch: int,
     ) -> Batch:
-        network, members = self.network, self.source.n_members
+        """Return rows as a batch; its place is `first`, `total` and `cut` of it."""
+        (first, total, cut), network = place, self.network
+        members = self.source.n_members
         if len(rows):
             network.check(rows.condition, rows.target)
         condition, target, _ = rows = rows.to(self.device)
@@ -298,6 +307,7 @@ class LoadedBatches:
             ),
             first,
             total,
+            cut,
         )
 
 

@@ -404,6 +404,24 @@ class _Loop:
 
     def _backward(self, batch: Batch) -> float:
         """Compute the gradient of this process's part of the loss, and return that part."""
+        parameters, (first, *others) = self.state.parameters, batch.halves()
+        total = self._accumulate(first)
+        for half in others:
+            before = [parameter.grad for parameter in parameters]
+            for parameter in parameters:
+                parameter.grad = None
+            total += self._accumulate(half)
+            # One sum of two, as processes add theirs.
+            for parameter, gradient in zip(parameters, before, strict=True):
+                own = parameter.grad
+                if own is None or gradient is None:
+                    parameter.grad = gradient if own is None else own
+                else:
+                    own.add_(gradient)
+        return total
+
+    def _accumulate(self, batch: Batch) -> float:
+        """Add the gradient of a part of a batch, in one pass or several; return its loss."""
         epoch, total = self.state.position.epoch, 0.0
         for part in batch.divided(self.settings.accumulation):
             self.draws.begin(epoch=epoch, first=part.first, rows=len(part))

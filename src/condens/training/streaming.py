@@ -500,9 +500,9 @@ class StreamedBatches:
         made = Rows(
             *(torch.empty(counts.sum(), n, dtype=self.dtype, device=self.device) for n in widths)
         )
-        for lane, (parts, seed) in enumerate(lanes):
+        for lane, (read, seed) in enumerate(lanes):
             generator = Generator(self.device).manual_seed(seed)
-            rows = self._read(parts, generator)
+            rows = self._read(read, generator)
             if rows is None:
                 continue
             order = torch.randperm(len(rows), generator=generator, device=self.device)
@@ -520,13 +520,9 @@ class StreamedBatches:
         lane, least = next(iter(plan.owned)), low[0]
         before = lengths[:, :lane].sum(1) + np.minimum(least, lengths[:, lane])
         begins = [place * plan.size + int(n) for place, n in zip(places, before, strict=True)]
-        cuts = counts.sum(1).tolist()
-        return [
-            self._batch(rows, begin, total)
-            for rows, begin, total in zip(
-                _split(made, cuts), begins, lengths.sum(1).tolist(), strict=True
-            )
-        ]
+        parts = _split(made, counts.sum(1).tolist())
+        every = zip(parts, begins, lengths.sum(1).tolist(), plan.cuts(lengths), strict=True)
+        return [self._batch(*each) for each in every]
 
     def _read(self, parts: Iterable[Part], generator: Generator) -> Rows | None:
         """Return rows of a lane, standardised, with weights [n, M]; None where none are left."""
@@ -565,7 +561,7 @@ class StreamedBatches:
         ]
         return torch.from_numpy(np.stack(each, 1)).to(self.device, self.dtype)
 
-    def _batch(self, rows: Rows, first: int, total: int) -> Batch:
+    def _batch(self, rows: Rows, first: int, total: int, cut: int | None) -> Batch:
         """Return rows as a batch of every member; see `Batch`."""
         condition, target, weights = rows
         assert weights is not None  # streamed rows have some
@@ -575,7 +571,7 @@ class StreamedBatches:
             target.expand(members, *target.shape).contiguous(),
             (weights / total).T.contiguous(),
         )
-        return Batch(every, first, total)
+        return Batch(every, first, total, cut)
 
 
 def _split(rows: Rows, sizes: list[int]) -> Iterator[Rows]:
@@ -586,7 +582,8 @@ def _split(rows: Rows, sizes: list[int]) -> Iterator[Rows]:
 class _Plan(NamedTuple):
     """How an epoch is cut: lanes, rows of a lane in a batch, batches of a window.
 
-    `owned` has the lanes that a process reads, and which rows of each batch are its own.
+    `owned` has the lanes that a process reads, and which rows of each batch are its own; `alone`
+    says whether these are all.
     """
 
     size: int
@@ -596,6 +593,7 @@ class _Plan(NamedTuple):
     n_batches: int
     batches: int
     owned: dict[int, tuple[int, int]]
+    alone: bool
 
     @classmethod
     def of(cls, shards: Shards, size: int, window_rows: int, group: Group) -> "_Plan":
@@ -615,7 +613,8 @@ class _Plan(NamedTuple):
             lane = min(begin // each, lanes - 1)
             owned = {lane: (begin - lane * each, begin - lane * each)}
         n_batches = -(-longest // each)
-        return cls(size, lanes, each, ends, n_batches, max(1, window_rows // size), owned)
+        batches = max(1, window_rows // size)
+        return cls(size, lanes, each, ends, n_batches, batches, owned, group.alone)
 
     def lengths(self, places: range) -> Integers:
         """Return how many rows each lane has for the batches at some places. Shapes: [B] → [B, L].
@@ -624,6 +623,13 @@ class _Plan(NamedTuple):
         """
         left = np.diff(self.ends) - np.array(places)[:, None] * self.each
         return left.clip(0, self.each)
+
+    def cuts(self, lengths: Integers) -> list[int | None]:
+        """Return how many rows of batches the first of two processes would have; see `Batch`."""
+        if not self.alone:
+            return [None] * len(lengths)
+        most = (self.size // 2 - np.arange(self.lanes) * self.each).clip(0, self.each)
+        return [*np.minimum(lengths, most).sum(1).tolist()]
 
 
 class _Ahead(Iterator[T]):
