@@ -1,5 +1,7 @@
 """Training on shards: every row once, the same for any number of processes, as in memory."""
 
+import os
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -229,6 +231,30 @@ def test_two_processes_give_the_bits_of_one(tmp_path, case):
     assert two[0] == two[1]
     assert two[0]["weights"] == one["weights"] == arguments[0](*arguments[1:])["weights"]
     np.testing.assert_allclose(two[0]["curve"], one["curve"], rtol=1e-6)
+
+
+def _opened_otherwise(folder, what):
+    second = os.environ["RANK"] == "1"
+    options = {"seed": 1} if second and what == "seed" else {}
+    Stream.open(
+        Shards(f"{folder}/{'b' if second and what == 'files' else 'a'}"),
+        targets=TARGETS,
+        **options,
+    )
+
+
+@pytest.mark.parametrize(
+    ("what", "message"),
+    [
+        pytest.param("files", r"^the shards differs between", marks=pytest.mark.slow),
+        ("seed", r"^Stream.open differs between process 0 and process 1"),
+    ],
+)
+def test_processes_that_open_other_shards_are_refused(tmp_path, what, message):
+    for name, rows in (("a", 300), ("b", 200)):
+        processes.write_shards(tmp_path / name, processes.table(rows))
+    found, _ = processes.together(tmp_path / "out", 2, _opened_otherwise, tmp_path, what)
+    assert all(re.search(message, one["message"]) for one in found)
 
 
 def test_resumed_in_the_middle_of_an_epoch_gives_the_same_bytes(tmp_path):

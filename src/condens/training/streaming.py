@@ -140,6 +140,13 @@ class Stream(Source):
             n_folds=n_members,
         )
         group = Group.current()
+        group.check_same(
+            {"the shards": {"": shards.digest()}, "Stream.open": {"": repr((columns, roles))}},
+            fix={
+                "the shards": "Name the same files in every process, in the same order.",
+                "Stream.open": "Pass the same columns, fractions and seed in every process.",
+            },
+        )
         found = Segment(weights=np.zeros(roles.n_folds + 1, np.longdouble))
         for part in _by_segment(shards, group, lambda p: survey_segment(shards, p, columns, roles)):
             found.merge(part)
