@@ -6,7 +6,8 @@ Writes 20 Parquet files of float32 columns into a directory that must not exist,
 the end. A process of its own surveys them, trains for one epoch and scores every row; its memory is
 sampled and compared with that after its imports. Another trains on rows in memory, of the same
 columns. Exit 1 where the peak is above the limit or the streamed loop has less than 80 % of the
-other's rows a CPU second; `--hard` also forbids the process to ask for more.
+other's rows a second; `--hard` also forbids the process to ask for more. A second core reads ahead:
+by CPU seconds, which are printed too, reading counts in full.
 """
 
 import argparse
@@ -197,9 +198,13 @@ def main() -> None:
     best = {name: max(parts[0][name], parts[2][name]) for name in parts[0]}
     found |= {f"memory_{name}": value for name, value in best.items()}
     peak = max(found[f"{name}_peak"] for name in ("survey", "train", "score"))
-    fraction = found["train_rows_per_cpu_second"] / best["rows_per_cpu_second"]
+    fraction = found["train_rows_per_second"] / best["rows_per_second"]
+    by_cpu = found["train_rows_per_cpu_second"] / best["rows_per_cpu_second"]
     print(json.dumps(found | {"peak": peak, "fraction_of_memory": fraction}))
-    print(f"peak {peak / 1e6:.0f} MB (limit {given.limit:.0f}), {fraction:.0%} of rows in memory")
+    print(
+        f"peak {peak / 1e6:.0f} MB (limit {given.limit:.0f}); of the rows in memory, {fraction:.0%} "
+        f"a second, {by_cpu:.0%} a CPU second"
+    )
     sys.exit(peak > given.limit * 1e6 or fraction < LEAST_FRACTION)
 
 

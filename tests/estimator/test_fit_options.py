@@ -664,6 +664,7 @@ def test_fifty_columns_that_do_not_matter_cost_little():
     assert -model.score_samples(*draw(3000)).mean() < entropy + 0.3
 
 
+@pytest.mark.slow
 def test_columns_of_arrays_by_position():
     x = RNG.normal(size=(400, 9))
     y = np.sin(2 * x[:, 3:4]) + 0.1 * RNG.normal(size=(400, 1))

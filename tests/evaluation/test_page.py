@@ -211,7 +211,9 @@ def test_entries_that_were_not_observed_are_left_out(few):
 # In a browser.
 
 
-@pytest.mark.parametrize(("scheme", "width"), [("light", 1200), ("dark", 360)])
+@pytest.mark.parametrize(
+    ("scheme", "width"), [pytest.param("light", 1200, marks=pytest.mark.slow), ("dark", 360)]
+)
 def test_it_opens_in_chromium(browser, written, scheme, width, tmp_path):
     with Visit(browser, written, scheme=scheme, width=width) as visit:
         assert visit.messages == []
@@ -257,6 +259,7 @@ def picture_of(path):
     return (255 * imread(path)[..., :3]).astype(np.uint8)
 
 
+@pytest.mark.slow
 def test_it_prints_in_light_colours(browser, written):
     with Visit(browser, written, scheme="dark") as visit:
         visit.page.emulate_media(media="print", color_scheme="dark")

@@ -257,7 +257,9 @@ def test_the_report_and_tabs_by_keyboard(browser, service):
         assert visit.page.locator("#corner").is_visible()
 
 
-@pytest.mark.parametrize(("size", "scheme"), [("wide", "light"), ("narrow", "dark")])
+@pytest.mark.parametrize(
+    ("size", "scheme"), [("wide", "light"), pytest.param("narrow", "dark", marks=pytest.mark.slow)]
+)
 def test_nothing_keeps_a_reader_out(browser, service, size, scheme):
     """By axe-core; its script needs what the page's policy forbids."""
     with Visit(browser, service, size, scheme, bypass_csp=True) as visit:

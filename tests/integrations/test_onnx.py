@@ -454,6 +454,7 @@ def test_modules_answer_as_the_network_does():
     agree(ours.covariance_matrix, mixture.covariance_matrix, torch.float64)
 
 
+@pytest.mark.slow
 def test_regressor(tmp_path):
     from condens import MDNRegressor
     from condens.training import Settings

@@ -65,6 +65,7 @@ OTHER_OPTIONS = {
     "names": None,  # nothing is learned of them
     "generator": None,  # the state has the weights
     "transforms": ([Real(), Positive()], "transforms"),
+    "unused": ([0], "condition_scaling.unused"),
 }
 
 

@@ -250,6 +250,7 @@ class TestColumns:
         assert 1 in weighted
         assert 0 not in weighted
 
+    @pytest.mark.slow
     def test_the_same_again_and_from_a_directory(self, tmp_path):
         options = {"n_members": 3, "select_columns": True}
         states = [

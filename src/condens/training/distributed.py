@@ -309,7 +309,7 @@ def alone() -> Iterator[None]:
 
     >>> with alone():
     ...     Group.current()
-    Group(rank=0, size=1, device=device(type='cpu'))
+    Group(rank=0, size=1, device=device(type='cpu'), divided=False)
     """
     before, _PRIVATE.alone = _PRIVATE.alone, True
     try:
