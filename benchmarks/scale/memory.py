@@ -202,8 +202,8 @@ def main() -> None:
     by_cpu = found["train_rows_per_cpu_second"] / best["rows_per_cpu_second"]
     print(json.dumps(found | {"peak": peak, "fraction_of_memory": fraction}))
     print(
-        f"peak {peak / 1e6:.0f} MB (limit {given.limit:.0f}); of the rows in memory, {fraction:.0%} "
-        f"a second, {by_cpu:.0%} a CPU second"
+        f"peak {peak / 1e6:.0f} MB (limit {given.limit:.0f}); of the rows in memory, "
+        f"{fraction:.0%} a second, {by_cpu:.0%} a CPU second"
     )
     sys.exit(peak > given.limit * 1e6 or fraction < LEAST_FRACTION)
 
