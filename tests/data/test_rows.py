@@ -252,3 +252,12 @@ def test_weights_whose_sum_overflows_are_normalised(size):
     normalised = Rows.of(torch.zeros(400, 1), torch.zeros(400, 1), weights).normalised_weights
     expected = torch.arange(1.0, 401.0, dtype=torch.float64) / (200 * 401)
     torch.testing.assert_close(normalised, expected, rtol=1e-13, atol=0)
+
+
+def test_rows_are_taken_by_number_in_any_shape_and_by_mask():
+    rows = Rows.of(torch.randn(6, 2, 3), torch.randn(6, 2), torch.rand(6))
+    numbers = torch.tensor([[5, 0], [2, 2], [1, 5]])
+    mask = torch.tensor([True, False, False, True, True, False])
+    for index in (numbers, numbers[0], mask, ~mask & mask):
+        for mine, theirs in zip(rows.take(index), rows, strict=True):
+            assert torch.equal(mine, theirs[index])

@@ -246,7 +246,7 @@ def _opened_otherwise(folder, what):
 @pytest.mark.parametrize(
     ("what", "message"),
     [
-        pytest.param("files", r"^the shards differs between", marks=pytest.mark.slow),
+        pytest.param("files", r"^shards differs between", marks=pytest.mark.slow),
         ("seed", r"^Stream.open differs between process 0 and process 1"),
     ],
 )

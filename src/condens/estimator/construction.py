@@ -37,7 +37,7 @@ from condens.nn.initialise import MAX_LINEAR_COLUMNS
 from condens.nn.randomness import torch_seeded_by
 from condens.persistence import network_to_dict
 from condens.persistence.header import reason
-from condens.scalars import as_choice, as_fraction, as_real, as_truth, as_whole, refused
+from condens.scalars import as_choice, as_fraction, as_real, as_truth, as_whole, is_truth, refused
 from condens.training import History, Settings, train
 from condens.training.selection import Make, choose_kind, train_alone, train_members
 from condens.training.streaming import Stream
@@ -467,7 +467,9 @@ def _shortcut(name: str, value: Any) -> bool | str:
 
 
 def _select_columns(name: str, value: Any) -> bool | str:
-    if value is False or (isinstance(value, str) and value == "auto"):
+    if is_truth(value) and not value:
+        return False
+    if isinstance(value, str) and value == "auto":
         return value
     fix = "Pass False for all columns, or leave those out of X that are not to be read."
     raise refused(name, value, '"auto" or False was expected', fix)

@@ -110,9 +110,9 @@ class MDNRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         shortcut: give the networks a linear part, from the columns of X to the means, that starts
             as a ridge regression. "auto" compares networks with and without on the same rows; one
             network alone has none unless a linear model is better than what it has learned.
-        select_columns: "auto" to leave out columns of numbers, of five or more: those that the
-            validation rows of the best networks do not need, if they are a third at least, and if
-            networks without them are clearly better. False for all columns, as with one network.
+        select_columns: "auto" to leave out columns of numbers, of five or more: those that
+            validation rows do not need, if they are a third at least, and if networks without them
+            are clearly better on these rows. False to read all columns, as one network alone does.
         n_members: networks whose densities are averaged. Each is validated on rows, or groups, of
             its own and trained on all others, unless a splitter or `validation_data` says
             otherwise; the losses in `history_` are their means, not those of the average.
@@ -806,7 +806,7 @@ class MDNRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         return has_shortcut(self.network_)
 
     @property
-    def unused_columns_(self) -> list[Any]:
+    def unused_columns_(self) -> list[str] | list[int]:
         """The columns of X that the network does not read."""
         names, places = self.encoder_.feature_names, self.encoder_.places
         unused = set(self.network_.unused)

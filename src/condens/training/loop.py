@@ -254,7 +254,9 @@ class _Loop:
             _check_alike(group, self.identity, adjustment)
         self.batch_size = source.batch_size(settings)
         weights = sum(parameter.numel() for parameter in network.parameters())
-        step = min(self.batch_size, source.n_rows) // group.size
+        # Of what is computed at once: half a batch, where one process computes the parts of two.
+        parts = 2 if group.alone and (group.divided or source.divided) else group.size
+        step = min(self.batch_size, source.n_rows) // parts
         self.threads: Context = one_thread if step * weights < MAX_SMALL_STEP else nullcontext
         opened = None if place is None else place.directory
         loaded = group.from_first(lambda: None if opened is None else opened.load())

@@ -37,9 +37,11 @@ class Source(ABC):
 
     Attributes:
         rows_left_out: rows without an observed target or with weight zero.
+        divided: whether one process always computes batches in the parts of two; see `Batch`.
     """
 
     rows_left_out: int = 0
+    divided: bool = False
 
     @property
     @abstractmethod

@@ -59,6 +59,8 @@ class Stream(Source):
         sample: training rows that stand for all, in memory.
     """
 
+    divided = True
+
     def __init__(self, survey: Survey, group: Group, n_members: int) -> None:
         self.survey, self.shards, self.group = survey, survey.shards, group
         self._n_members = n_members
@@ -141,9 +143,9 @@ class Stream(Source):
         )
         group = Group.current()
         group.check_same(
-            {"the shards": {"": shards.digest()}, "Stream.open": {"": repr((columns, roles))}},
+            {"shards": {"": shards.digest()}, "Stream.open": {"": repr((columns, roles))}},
             fix={
-                "the shards": "Name the same files in every process, in the same order.",
+                "shards": "Name the same files in every process, in the same order.",
                 "Stream.open": "Pass the same columns, fractions and seed in every process.",
             },
         )
