@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 import warnings
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -348,6 +349,25 @@ def _leaves_and_joins():
         found.append(int(group.sum(torch.ones(()))))
         dist.destroy_process_group()
     return found
+
+
+def test_no_process_goes_on_before_all_have_joined(tmp_path):
+    results, _ = processes.together(tmp_path, 2, _joins_late, str(tmp_path / "joined"))
+    assert results == [True, True]
+
+
+def _joins_late(path):
+    init = dist.init_process_group
+
+    def slow(*arguments, **options):
+        init(*arguments, **options)
+        if os.environ["RANK"] == "1":
+            time.sleep(1)
+            Path(path).touch()
+
+    dist.init_process_group = slow
+    Group.current()
+    return Path(path).exists()
 
 
 def test_a_second_thread_is_refused(tmp_path):

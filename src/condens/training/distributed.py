@@ -408,6 +408,8 @@ def join(device: torch.device | str | None = None) -> None:
         dist.init_process_group(
             "cpu:gloo,cuda:nccl" if cuda else "gloo", timeout=limit, **_rendezvous(limit)
         )
+        # Nobody goes on, and perhaps ends, before the others have found it.
+        dist.all_reduce(torch.zeros(()))
     except RuntimeError as error:
         raise ProcessError(
             f"process {os.environ['RANK']} of {os.environ['WORLD_SIZE']}",
