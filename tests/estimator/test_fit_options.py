@@ -28,6 +28,7 @@ from sklearn.preprocessing import StandardScaler
 from condens import MDNRegressor
 from condens.data import Rows
 from condens.errors import ArgumentError, DimensionError, RunDirectoryError, ShapeError
+from condens.estimator import construction
 from condens.estimator.inputs import divide
 from condens.training import Settings, default_settings
 
@@ -564,6 +565,43 @@ def test_where_there_is_nothing_to_compare_there_are_no_bins():
     assert regressor(**several).fit(MIXED[["town"]], Y).n_bins_ == 0  # no number
     with pytest.raises(AttributeError):
         _ = regressor().n_bins_
+
+
+# More components, and dropout.
+
+
+@pytest.mark.parametrize(("radius", "more"), [(1.0, True), (0.0, False)])
+def test_validation_rows_ask_for_more_components(radius, more):
+    """A ring, whose places the condition does not tell, needs them; a Gaussian does not."""
+    random = np.random.default_rng(1)
+    angle, x = random.uniform(0, 2 * np.pi, 400), random.normal(size=(400, 1))
+    y = radius * np.c_[np.cos(angle), np.sin(angle)] + 0.03 * random.normal(size=(400, 2))
+    settings = Settings(epochs=80, batch_size=32, learning_rate=0.01)
+    options = {"width": 16, "n_members": 3, "n_bins": 0, "shortcut": False, "settings": settings}
+    model = MDNRegressor(**options, random_state=0).fit(x, y)
+    assert (model.n_components_ > 3) is more
+
+
+def test_what_is_preferred_clearly_is_taken_and_kept(tmp_path, monkeypatch):
+    monkeypatch.setattr(construction, "CLEAR_ERRORS", -1e6)  # whatever it is
+    options = {"epochs": 2, "width": 8, "n_bins": 0, "random_state": 0, "warm_start": True}
+    model = MDNRegressor(**options, n_members=2).fit(X, Y)
+    assert (model.n_components_, model.dropout_) == (12, 0.1)
+    model.save(tmp_path / "m")
+    loaded = MDNRegressor.load(tmp_path / "m")
+    assert (loaded.n_components, loaded.dropout) == (None, None)
+    assert (loaded.n_components_, loaded.dropout_) == (12, 0.1)
+    # Going on is with both, which may also be named.
+    for named in ({}, {"n_components": 12, "dropout": 0.1}):
+        assert model.set_params(**named).fit(X, Y).n_components_ == 12
+    with pytest.raises(ArgumentError, match="changed since the fit"):
+        model.set_params(dropout=0.2).fit(X, Y)
+    named = MDNRegressor(**options, n_members=2, n_components=4, dropout=0.0).fit(X, Y)
+    assert (named.n_components_, named.dropout_) == (4, 0.0)
+    alone = MDNRegressor(**options, n_members=1).fit(X, Y)
+    assert (alone.n_components_, alone.dropout_) == (3, 0.0)
+    with_bins = MDNRegressor(**{**options, "n_bins": 24}, n_members=2).fit(X, Y)
+    assert (with_bins.n_components_, with_bins.dropout_) == (12, 0.1)
 
 
 # A shortcut.

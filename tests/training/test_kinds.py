@@ -14,6 +14,7 @@ from condens.training import Settings, train
 from condens.training.selection import (
     MAX_DIFFERENCE,
     Losses,
+    Variant,
     _difference,
     _fold_losses,
     _parts,
@@ -48,9 +49,16 @@ def kind(bins, made=None):
     return make
 
 
+def others(*kinds, errors=0.0):
+    """Return variants that are these kinds, whatever is best so far."""
+    return [Variant(lambda _, kind=kind: kind, errors) for kind in kinds]
+
+
 def fit(kinds, n_members=3, epochs=15, **options):
     settings = Settings(epochs=epochs, batch_size=32, validation_fraction=0.1)
-    return train_members(kinds, rows(), settings, n_members=n_members, **options)
+    first, *more = kinds
+    options = {"n_members": n_members, "variants": others(*more), **options}
+    return train_members(first, rows(), settings, **options)
 
 
 def bins_of(ensemble):
@@ -93,7 +101,7 @@ def test_one_kind_is_trained_at_once():
 def test_without_validation_rows_there_is_nothing_to_choose_by():
     made = []
     settings = Settings(epochs=1, validation_fraction=0)
-    train_members([kind(0, made), kind(4, made)], rows(), settings, n_members=3)
+    train_members(kind(0, made), rows(), settings, n_members=3, variants=others(kind(4, made)))
     assert made == [(0, 3)]
 
 
@@ -103,8 +111,8 @@ def test_members_have_folds_of_their_own_and_the_scales_of_all_rows():
     folds = torch.arange(ROWS) % 5
     y[folds == 3] = 4.0
     settings = Settings(epochs=10, batch_size=32)
-    options = {"n_members": 5, "folds": folds}
-    ensemble, history = train_members([kind(0), kind(4)], (x, y), settings, **options)
+    options = {"n_members": 5, "folds": folds, "variants": others(kind(4))}
+    ensemble, history = train_members(kind(0), (x, y), settings, **options)
     assert max(range(5), key=history.member_nlls.__getitem__) == 3
     assert ensemble.target_scaling.location.item() == pytest.approx(y.double().mean().item())
     for member in ensemble.members:
@@ -153,20 +161,27 @@ def straight(made=None, shortcut=True, targets=6):
     return make
 
 
-def test_a_variant_of_the_best_kind_is_compared_too():
+def test_variants_of_the_best_kind_are_compared_too():
     made, asked = [], []
 
-    def variant(best):
+    def change(best):
         asked.append(best)
-        return straight(made)
+        return straight(made) if best is plain else None
 
     settings = Settings(epochs=30, batch_size=32, validation_fraction=0.1)
     plain = straight(made, shortcut=False)
-    ensemble, history = train_members([plain], linear(), settings, n_members=5, variant=variant)
+    variants = [Variant(change)] * 2
+    ensemble, history = train_members(plain, linear(), settings, n_members=5, variants=variants)
     assert made == [(False, 3), (True, 3), (True, 5)]
-    assert asked == [0]
+    assert [best is plain for best in asked] == [True, False]
     assert all(member.backbone.shortcut for member in ensemble.members)
     assert len(history.member_nlls) == 5
+
+
+@pytest.mark.parametrize(("errors", "bins"), [(0.0, 12), (1e6, 0)])
+def test_a_variant_may_have_to_be_clearly_better(errors, bins):
+    ensemble, _ = fit([kind(0)], epochs=60, variants=others(kind(12), errors=errors))
+    assert bins_of(ensemble) == bins
 
 
 class TestColumns:
@@ -196,14 +211,13 @@ class TestColumns:
 
     def test_those_that_are_not_needed_are_left_out_by_all_kinds(self):
         made, (x, y) = [], self.rows()
-        kinds = [self.kind(0, made), self.kind(4, made)]
         ensemble, _ = train_members(
-            kinds,
+            self.kind(0, made),
             (x, y),
             self.SETTINGS,
             n_members=4,
             select_columns=True,
-            variant=lambda best: self.kind(4 * best, made, shortcut=True),
+            variants=others(self.kind(4, made), self.kind(0, made, shortcut=True)),
         )
         left = len(ensemble.unused)
         assert not {0, 1} & set(ensemble.unused)
@@ -211,16 +225,16 @@ class TestColumns:
         assert [part[2] for part in made] == [0, left, left, left, left]
         for network in (ensemble, *ensemble.members):
             assert network.unused == ensemble.unused
-        others = x.clone()
-        others[:, list(ensemble.unused)] = 1e6
-        assert torch.equal(ensemble(x).means, ensemble(others).means)
+        changed = x.clone()
+        changed[:, list(ensemble.unused)] = 1e6
+        assert torch.equal(ensemble(x).means, ensemble(changed).means)
         assert (ensemble(x).mean - y).square().mean() < 0.2
 
     def test_where_most_are_needed_none_is_tried(self):
         x, noise = self.rows()
         y, made = x[:, :9].sum(1, keepdim=True) + 0.1 * noise, []
-        kinds, options = [self.kind(0, made)], {"n_members": 3, "select_columns": True}
-        ensemble, _ = train_members(kinds, (x, y), self.SETTINGS, **options)
+        options = {"n_members": 3, "select_columns": True}
+        ensemble, _ = train_members(self.kind(0, made), (x, y), self.SETTINGS, **options)
         assert ensemble.unused == ()
         assert [part[2] for part in made] == [0, 0]
 
@@ -230,9 +244,9 @@ class TestColumns:
         x = torch.randn(400, 12, generator=generator)
         y = 0.2 * x.sum(1, keepdim=True) + torch.randn(400, 1, generator=generator)
         made = []
-        kinds, options = [self.kind(0, made)], {"n_members": 3, "select_columns": True}
+        options = {"n_members": 3, "select_columns": True}
         settings = replace(self.SETTINGS, epochs=40, learning_rate=0.003)
-        ensemble, _ = train_members(kinds, (x, y), settings, **options)
+        ensemble, _ = train_members(self.kind(0, made), (x, y), settings, **options)
         assert [part[2] > 0 for part in made] == [False, True, False]
         assert ensemble.unused == ()
 
@@ -259,10 +273,11 @@ class TestColumns:
         options = {"n_members": 3, "select_columns": True}
         states = [
             train_members(
-                [self.kind(0), self.kind(4)],
+                self.kind(0),
                 self.rows(),
                 self.SETTINGS,
                 directory=place,
+                variants=others(self.kind(4)),
                 **options,
             )[0]
             for place in (None, tmp_path, tmp_path)
@@ -274,10 +289,11 @@ class TestColumns:
     def test_a_callback_in_the_trial_without_them_ends_it(self):
         made = []
         ensemble, history = train_members(
-            [self.kind(0, made), self.kind(4, made)],
+            self.kind(0, made),
             self.rows(),
             self.SETTINGS,
             n_members=3,
+            variants=others(self.kind(4, made)),
             select_columns=True,
             callbacks=lambda _: len(made) > 1,
         )

@@ -43,6 +43,7 @@ def info(
             "covariance": fitted.covariance,
             "bins": fitted.n_bins_,
             "linear part": fitted.shortcut_,
+            "dropout": fitted.dropout_,
             "unused columns": ", ".join(map(str, fitted.unused_columns_)) or "none",
             "parameters": sum(p.numel() for p in fitted.network_.parameters()),
         },

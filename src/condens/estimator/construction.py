@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import pairwise
 from numbers import Integral
 from pathlib import Path
 from typing import Any, Protocol
@@ -39,14 +40,17 @@ from condens.persistence import network_to_dict
 from condens.persistence.header import reason
 from condens.scalars import as_choice, as_fraction, as_real, as_truth, as_whole, is_truth, refused
 from condens.training import History, Settings, train
-from condens.training.selection import Make, choose_kind, train_alone, train_members
+from condens.training.selection import Variant, choose_kind, train_alone, train_members
 from condens.training.streaming import Stream
 from condens.transforms import Real, Transform, choice
 from condens.transforms.base import ON_A_BOUND
 
 # Linear pieces of a number, where validation rows prefer them to none, and the dropout of networks
-# with them, which learn rows by heart more easily.
-BINS, DROPOUT_WITH_BINS = 24, 0.1
+# with them, which learn rows by heart more easily, and of others where validation rows prefer it.
+BINS, DROPOUT = 24, 0.1
+# Twice as many components, up to so many, and dropout are taken where they are better by so many
+# standard errors.
+MAX_DEFAULT_COMPONENTS, CLEAR_ERRORS = 20, 2.0
 # Columns of numbers from which on doing without some is tried.
 MIN_SELECTED_COLUMNS = 5
 # Parameters that are also fields of `Settings`.
@@ -160,15 +164,13 @@ class Architecture:
         return self.n_bins if isinstance(self.n_bins, int) and self.backbone is None else 0
 
     @property
-    def kinds(self) -> list["Architecture"]:
-        """The architectures to choose from: without and with bins where that is to be chosen.
+    def compares_bins(self) -> bool:
+        """Whether networks with bins are to be compared with those without.
 
         One network alone does without: to try both would double the cost.
         """
         choose = self.n_bins == "auto" and self.n_members > 1 and self.backbone is None
-        numbers = self.n_columns > len(self.categories)
-        bins = (0, BINS) if choose and numbers else (self.bins,)
-        return [replace(self, n_bins=number) for number in bins]
+        return choose and self.n_columns > len(self.categories)
 
     @property
     def compares_shortcut(self) -> bool:
@@ -186,7 +188,7 @@ class Architecture:
     def _dropout(self) -> float:
         if self.dropout is not None:
             return self.dropout
-        return DROPOUT_WITH_BINS if self.bins else 0.0
+        return DROPOUT if self.bins else 0.0
 
     def members(
         self,
@@ -215,30 +217,25 @@ class Architecture:
         *,
         generator: Generator,
         device: torch.device | None = None,
+        more_components: bool = False,
         stream: Stream | None = None,
         stream_settings: Settings | None = None,
         **options: Any,
     ) -> tuple[DensityNetwork, History]:
         """Train networks of the kind that validation rows prefer; see `train_members`.
 
+        With `more_components` twice as many of them are tried as long as that is clearly better.
         With a `stream` the rows are a sample of it: kinds are tried on the sample, and networks of
         the best are trained on the stream, with settings of its own.
         """
-
-        def maker(kind: Architecture) -> Make:
-            return partial(kind.members, n_components, generator=generator, device=device)
-
-        kinds = self.kinds
-        makers = [maker(kind) for kind in kinds]
+        first = Members(replace(self, n_bins=self.bins), n_components, generator, device)
         compared: dict[str, Any] = {
             "n_members": self.n_members,
-            "variant": (lambda best: maker(replace(kinds[best], shortcut=True)))
-            if self.compares_shortcut
-            else None,
+            "variants": self._variants(doubled(n_components) if more_components else ()),
             "select_columns": self.compares_columns and not settings.condition_noise,
         }
         if stream is not None:
-            chosen = choose_kind(makers, rows, settings, **compared, **options)
+            chosen = choose_kind(first, rows, settings, **compared, **options)
             if chosen.stopped and chosen.ensemble is not None and chosen.history is not None:
                 return chosen.ensemble.eval(), chosen.history
             made = chosen.make(self.n_members)
@@ -248,17 +245,31 @@ class Architecture:
                 own["directory"] = Path(own["directory"]) / "members"
             return network, train(network, stream, stream_settings, warn=False, **own)
         if self.n_members == 1:
-            other = maker(replace(kinds[0], shortcut=True)) if self.compares_shortcut else None
-            return train_alone(makers[0], rows, settings, variant=other, **options)
-        ensemble, history = train_members(makers, rows, settings, **compared, **options)
+            other = first.with_shortcut() if self.compares_shortcut else None
+            return train_alone(first, rows, settings, variant=other, **options)
+        ensemble, history = train_members(first, rows, settings, **compared, **options)
         return ensemble.eval(), history
+
+    def _variants(self, counts: Sequence[int]) -> list[Variant]:
+        """Return what is tried, in this order; counts of components from the first one on."""
+        compares_dropout = self.dropout is None and self.backbone is None
+        return [
+            *([Variant(Members.with_bins)] if self.compares_bins else ()),
+            *([Variant(Members.with_shortcut)] if self.compares_shortcut else ()),
+            *(
+                Variant(partial(Members.with_components, fewer=fewer, more=more), CLEAR_ERRORS)
+                for fewer, more in pairwise(counts)
+            ),
+            *([Variant(Members.with_dropout, CLEAR_ERRORS)] if compares_dropout else ()),
+        ]
 
     def check_unchanged(self, fitted: DensityNetwork, n_components: int | str | None) -> None:
         """Refuse to go on training a network that the parameters no longer describe."""
         count = n_components if isinstance(n_components, int) else n_components_of(fitted)
         bins = n_bins_of(fitted) if self.n_bins == "auto" else self.bins
         shortcut = has_shortcut(fitted) if self.shortcut == "auto" else self.shortcut
-        asked = replace(self, n_bins=bins, shortcut=shortcut, unused=fitted.unused)
+        dropout = dropout_of(fitted) if self.dropout is None else self.dropout
+        asked = replace(self, n_bins=bins, shortcut=shortcut, dropout=dropout, unused=fitted.unused)
         wanted = asked.networks(count, generator=Generator()).double()
         known = copy.deepcopy(fitted)
         known.drop_adjustment()
@@ -270,6 +281,47 @@ class Architecture:
                 expected="training continues with the fitted network",
                 fix="Set them back, or start again with warm_start=False.",
             )
+
+
+@dataclass(frozen=True)
+class Members:
+    """Makes untrained members of one kind, as many as are asked for.
+
+    Args:
+        kind: of the networks.
+        n_components: of each.
+        generator: draws their weights.
+        device: where they are to be.
+    """
+
+    kind: Architecture
+    n_components: int
+    generator: Generator
+    device: torch.device | None
+
+    def __call__(self, count: int, unused: tuple[int, ...] = ()) -> list[MixtureNetwork]:
+        """Return networks, which do without some columns."""
+        return self.kind.members(
+            self.n_components, count, generator=self.generator, device=self.device, unused=unused
+        )
+
+    def with_bins(self) -> "Members":
+        """Return a kind that reads numbers in linear pieces as well."""
+        return replace(self, kind=replace(self.kind, n_bins=BINS))
+
+    def with_shortcut(self) -> "Members":
+        """Return a kind with a linear part."""
+        return replace(self, kind=replace(self.kind, shortcut=True))
+
+    def with_components(self, *, fewer: int, more: int) -> "Members | None":
+        """Return a kind with more components, if it has these few."""
+        return replace(self, n_components=more) if self.n_components == fewer else None
+
+    def with_dropout(self) -> "Members | None":
+        """Return a kind with dropout, unless it has some."""
+        if self.kind.bins:
+            return None
+        return replace(self, kind=replace(self.kind, dropout=DROPOUT))
 
 
 def _n_features(backbone: object) -> int:
@@ -294,6 +346,23 @@ def n_bins_of(network: DensityNetwork) -> int:
     """Return the linear pieces in which a network reads every number."""
     found = (m.bins for m in network.modules() if isinstance(m, PiecewiseLinear))
     return next(found, 0)
+
+
+def doubled(n_components: int) -> list[int]:
+    """Return numbers of components to try: twice as many each time, up to a limit.
+
+    >>> doubled(3), doubled(20)
+    ([3, 6, 12], [20])
+    """
+    found = [n_components]
+    while 2 * found[-1] <= MAX_DEFAULT_COMPONENTS:
+        found.append(2 * found[-1])
+    return found
+
+
+def dropout_of(network: DensityNetwork) -> float:
+    """Return the dropout of a network, or of each member of an ensemble."""
+    return next((m.p for m in network.modules() if isinstance(m, nn.Dropout)), 0.0)
 
 
 def has_shortcut(network: DensityNetwork) -> bool:

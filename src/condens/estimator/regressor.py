@@ -38,6 +38,7 @@ from condens.estimator.construction import (
     check_parameters,
     choose_transforms,
     combine_settings,
+    dropout_of,
     has_shortcut,
     n_bins_of,
     n_components_of,
@@ -95,15 +96,15 @@ class MDNRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
 
     Args:
         n_components: of the mixture; by default 3 to 20 by the number of rows, see
-            `condens.training.default_components`. "auto" finds how many the data need, at
-            several times the cost.
+            `condens.training.default_components`, and of several members twice as many, up to 20,
+            as long as validation rows clearly prefer that. "auto" finds how few the data need.
         covariance: `full`, `diagonal`, `isotropic`, `tied` or `low_rank`.
         rank: of the covariance `low_rank`; 5 by default.
         floor: smallest scale of a component in training, in standard deviations of the targets;
             0.001 by default. Raise it where components collapse.
         width, depth: of the network's hidden layers.
         dropout: fraction of a hidden layer's outputs set to zero in training; by default 0.1 with
-            bins, else 0.
+            bins, else 0, or 0.1 of several members if validation rows clearly prefer it.
         n_bins: also read every number of X in that many linear pieces, for steps and thresholds;
             0 for none. "auto" compares none and 24 on the validation rows of three members each,
             trained for a quarter of the epochs, and is none where `n_members` is 1.
@@ -158,6 +159,7 @@ class MDNRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         n_components_: the number of components, of each member.
         n_bins_: the linear pieces in which the network reads every number; 0 for none.
         shortcut_: whether the network has a linear part.
+        dropout_: the dropout with which it was trained.
         unused_columns_: the columns of X that it does not read, by name or position.
         n_iter_: the number of epochs, of the first members.
         loss_curve_: the training loss of every epoch.
@@ -806,6 +808,11 @@ class MDNRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         return has_shortcut(self.network_)
 
     @property
+    def dropout_(self) -> float:
+        """The dropout with which the network was trained."""
+        return dropout_of(self.network_)
+
+    @property
     def unused_columns_(self) -> list[str] | list[int]:
         """The columns of X that the network does not read."""
         names, places = self.encoder_.feature_names, self.encoder_.places
@@ -1119,6 +1126,7 @@ class MDNRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
                 settings,
                 generator=generator,
                 device=device,
+                more_components=parameters["n_components"] is None,
                 **streamed,
                 **options,
             )

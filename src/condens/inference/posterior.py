@@ -117,7 +117,8 @@ def posterior(
             each parameter. Its support gives the transforms. A uniform parameter becomes standard
             normal: where an observation says nothing, one component is the exact posterior.
         n_components: of the mixture; by default 3 to 20 by the number of rows, see
-            `condens.training.default_components`.
+            `condens.training.default_components`, and of several members twice as many, up to 20,
+            as long as validation rows clearly prefer that.
         n_members: networks whose densities are averaged.
         names: of the parameters.
         settings: how to train; by default `condens.training.default_settings` of the number of
@@ -163,6 +164,7 @@ def posterior(
             rows,
             settings,
             generator=Generator().manual_seed(seed),
+            more_components=count is None,
         )
     if interrupted.is_set():
         raise KeyboardInterrupt(f"posterior was interrupted {how_far(history)}.")

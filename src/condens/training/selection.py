@@ -47,6 +47,18 @@ SHUFFLES, MAX_SHUFFLED_ROWS = 5, 300_000
 Make = Callable[..., list[MixtureNetwork]]
 
 
+class Variant(NamedTuple):
+    """Another kind of members, made from the best so far.
+
+    Args:
+        change: returns the other kind, or None where the best one has no such variant.
+        errors: standard errors by which it has to be better.
+    """
+
+    change: Callable[[Any], Make | None]
+    errors: float = 0.0
+
+
 class Losses(NamedTuple):
     """The losses of rows, and the rows' weights."""
 
@@ -219,7 +231,7 @@ class Choice(NamedTuple):
 
 
 def choose_kind(
-    kinds: Sequence[Make],
+    kind: Make,
     data: Data,
     settings: Settings,
     *,
@@ -230,24 +242,23 @@ def choose_kind(
     checkpoint_seconds: float = 10.0,
     callbacks: Callback | Sequence[Callback] = (),
     progress: bool | None = None,
-    variant: Callable[[int], Make] | None = None,
+    variants: Sequence[Variant] = (),
     select_columns: bool = False,
 ) -> Choice:
-    """Try some members of each kind for part of the epochs; never warn.
+    """Try some members of a kind for part of the epochs, and of variants of it; never warn.
 
-    A kind makes a number of new networks. The kinds are compared row by row on the same folds, with
-    up to a nat for each row; without validation rows the first kind is taken. With `variant` one
-    more kind is compared, made from the number of the best. With `select_columns` the first kind
-    is compared with one that does without the columns its validation rows do not need, if these
-    are many, and if it is clearly better all kinds do without them.
+    A kind makes a number of new networks. Every variant of the best kind so far is compared with
+    it, in turn: row by row on the same folds, with up to a nat for each row. Without validation
+    rows the first kind is taken. With `select_columns` that kind is compared at first with one that
+    does without the columns its validation rows do not need, if these are many, and if it is
+    clearly better all kinds do without them.
     """
     rows = Rows.given(data, "data").observed()
     folds = _folds(rows, settings, validation, folds)
     held_out = None if validation is None else Rows.given(validation, "validation").observed()
     group = Group.current(rows.target.device)
-    kinds = list(kinds)
-    if (folds is None and held_out is None) or not (len(kinds) > 1 or variant or select_columns):
-        return Choice(kinds[0])
+    if (folds is None and held_out is None) or not (variants or select_columns):
+        return Choice(kind)
     trial = replace(
         settings,
         epochs=math.ceil(TRIAL_FRACTION * settings.epochs),
@@ -272,37 +283,39 @@ def choose_kind(
         return ensemble, history, stopped
 
     with gradients(), interruption() as interrupted:
-        best = 0
-        ensemble, history, stopped = attempt(kinds[0], "kind-0")
+        best, tried = kind, 1
+        ensemble, history, stopped = attempt(kind, "kind-0")
         parts = _parts(ensemble, rows, held_out, folds)
         lowest = _fold_losses(ensemble, parts)
         unused: tuple[int, ...] = ()
         if select_columns and not stopped:
             unused = group.agree(_unneeded(ensemble, parts, settings.seed))
-            fewer = [partial(kind, unused=unused) for kind in kinds]
             if unused:
-                ensemble, history, stopped = attempt(fewer[0], "columns")
+                fewer = partial(kind, unused=unused)
+                ensemble, history, stopped = attempt(fewer, "columns")
                 found = _fold_losses(ensemble, parts)
                 worse, error = _difference(found, lowest, MAX_DIFFERENCE)
                 if group.agree(worse + CLEAR_ERRORS * error < 0):
-                    kinds, lowest = [*fewer], found
+                    lowest = found
                 else:
                     unused = ()
-        for number in range(1, len(kinds) + (variant is not None)):
-            if stopped:
-                break
-            if number == len(kinds) and variant is not None:
-                other = variant(best)
-                kinds.append(partial(other, unused=unused) if unused else other)
-            ensemble, history, stopped = attempt(kinds[number], f"kind-{number}")
+        for variant in variants:
+            other = None if stopped else variant.change(best)
+            if other is None:
+                continue
+            make = partial(other, unused=unused) if unused else other
+            ensemble, history, stopped = attempt(make, f"kind-{tried}")
+            tried += 1
             found = _fold_losses(ensemble, parts)
-            if group.agree(_difference(found, lowest, MAX_DIFFERENCE)[0] < 0) and not stopped:
-                best, lowest = number, found
-    return Choice(kinds[best], ensemble, history, stopped)
+            worse, error = _difference(found, lowest, MAX_DIFFERENCE)
+            if group.agree(worse + variant.errors * error < 0) and not stopped:
+                best, lowest = other, found
+    make = partial(best, unused=unused) if unused else best
+    return Choice(make, ensemble, history, stopped)
 
 
 def train_members(
-    kinds: Sequence[Make],
+    kind: Make,
     data: Data,
     settings: Settings,
     *,
@@ -313,7 +326,7 @@ def train_members(
     checkpoint_seconds: float = 10.0,
     callbacks: Callback | Sequence[Callback] = (),
     progress: bool | None = None,
-    variant: Callable[[int], Make] | None = None,
+    variants: Sequence[Variant] = (),
     select_columns: bool = False,
 ) -> tuple[Ensemble, History]:
     """Choose a kind by `choose_kind`, then train all members of it; never warn."""
@@ -321,7 +334,7 @@ def train_members(
     folds = _folds(rows, settings, validation, folds)
     with gradients(), interruption() as interrupted:
         chosen = choose_kind(
-            kinds,
+            kind,
             rows,
             settings,
             n_members=n_members,
@@ -331,7 +344,7 @@ def train_members(
             checkpoint_seconds=checkpoint_seconds,
             callbacks=callbacks,
             progress=progress,
-            variant=variant,
+            variants=variants,
             select_columns=select_columns,
         )
         ensemble, history = chosen.ensemble, chosen.history
