@@ -315,9 +315,8 @@ class TestProcesses:
             assert process.exitcode in (1, 141)
         assert (houses / "err").read_text() == ""
 
-    @pytest.mark.parametrize(
-        "number", [pytest.param(signal.SIGINT, marks=pytest.mark.slow), signal.SIGKILL]
-    )
+    @pytest.mark.slow
+    @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
     def test_an_interrupted_fit_goes_on_to_the_same_bytes(self, tmp_path, number):
         write_houses(tmp_path / "houses.csv")
         fit = ["fit", "houses.csv", "-t", "lat", "-t", "lon", "--members", "2", "--components", "2"]

@@ -654,6 +654,7 @@ def test_where_there_is_nothing_to_compare_there_is_no_shortcut():
 # Columns that are not needed.
 
 
+@pytest.mark.slow
 def test_columns_that_are_not_needed_are_left_out(tmp_path):
     names = [*"abcdefghijkl"]
     x = pd.DataFrame(RNG.normal(size=(400, 12)), columns=names)
