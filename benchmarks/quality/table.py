@@ -188,10 +188,12 @@ def _verdict(runs: Runs) -> str:
     if "condens" not in runs.versions:
         return ""
     found = standing(runs)
-    lines = [
-        f"- condens is ahead of every peer on {found.ahead} of {found.compared} tasks (energy and "
-        "enb are the same buildings and count as one)."
-    ]
+    lines = []
+    if found.compared:
+        lines.append(
+            f"- condens is ahead of every peer on {found.ahead} of {found.compared} tasks (energy "
+            "and enb are the same buildings and count as one)."
+        )
     if found.behind:
         task, deficit = next(iter(found.behind.items()))
         lines.append(f"- Its largest deficit is {deficit:.3f} nats per target, on {task}.")
