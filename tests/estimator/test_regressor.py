@@ -401,6 +401,7 @@ def test_members_are_averaged_and_differ():
     assert_allclose(model.score_samples(X, Y), expected.numpy(), rtol=1e-9)
 
 
+@pytest.mark.slow
 def test_components_are_found():
     rng = np.random.default_rng(2)
     x = rng.normal(size=(1500, 1))

@@ -418,6 +418,7 @@ def test_it_is_one_of_freias_modules_without_state():
     assert not block.state_dict()
 
 
+@pytest.mark.slow
 def test_works_without_freia_and_imports_it_only_for_the_block():
     code = (
         "import sys, condens.nn; assert 'FrEIA' not in sys.modules\n"

@@ -230,6 +230,7 @@ class TestColumns:
         assert torch.equal(ensemble(x).means, ensemble(changed).means)
         assert (ensemble(x).mean - y).square().mean() < 0.2
 
+    @pytest.mark.slow
     def test_where_most_are_needed_none_is_tried(self):
         x, noise = self.rows()
         y, made = x[:, :9].sum(1, keepdim=True) + 0.1 * noise, []
