@@ -583,7 +583,7 @@ def test_validation_rows_ask_for_more_components(radius, more):
 
 
 def test_what_is_preferred_clearly_is_taken_and_kept(tmp_path, monkeypatch):
-    monkeypatch.setattr(construction, "CLEAR_ERRORS", -1e6)  # whatever it is
+    monkeypatch.setattr(construction, "VARIANT_ERRORS", -1e6)  # whatever it is
     options = {"epochs": 2, "width": 8, "n_bins": 0, "random_state": 0, "warm_start": True}
     model = MDNRegressor(**options, n_members=2).fit(X, Y)
     assert (model.n_components_, model.dropout_) == (12, 0.1)
@@ -602,6 +602,21 @@ def test_what_is_preferred_clearly_is_taken_and_kept(tmp_path, monkeypatch):
     assert (alone.n_components_, alone.dropout_) == (3, 0.0)
     with_bins = MDNRegressor(**{**options, "n_bins": 24}, n_members=2).fit(X, Y)
     assert (with_bins.n_components_, with_bins.dropout_) == (12, 0.1)
+
+
+@pytest.mark.parametrize(
+    ("members", "options", "rows", "expected"),
+    [
+        (2, {}, 39_999, 3),  # 5 → 10, 10 → 20, dropout
+        (2, {}, 40_000, 2),
+        (2, {"dropout": 0.0}, 100, 2),
+        (2, {"backbone": Bent}, 100, 2),
+        (1, {}, 100, 0),  # also of shards, where one network is tried too
+    ],
+)
+def test_which_variants_there_are(members, options, rows, expected):
+    kind = construction.Architecture(n_columns=2, transforms=[], n_members=members, **options)
+    assert len(kind.variants(construction.doubled(5), rows)) == expected
 
 
 # A shortcut.

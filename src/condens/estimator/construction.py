@@ -50,7 +50,7 @@ from condens.transforms.base import ON_A_BOUND
 BINS, DROPOUT = 24, 0.1
 # Twice as many components, up to so many, and dropout, up to so many rows, are taken where they are
 # better by so many standard errors.
-MAX_DEFAULT_COMPONENTS, MAX_DROPOUT_ROWS, CLEAR_ERRORS = 20, 40_000, 2.0
+MAX_DEFAULT_COMPONENTS, MAX_DROPOUT_ROWS, VARIANT_ERRORS = 20, 40_000, 2.0
 # Columns of numbers from which on doing without some is tried.
 MIN_SELECTED_COLUMNS = 5
 # Parameters that are also fields of `Settings`.
@@ -231,7 +231,7 @@ class Architecture:
         first = Members(replace(self, n_bins=self.bins), n_components, generator, device)
         compared: dict[str, Any] = {
             "n_members": self.n_members,
-            "variants": self._variants(doubled(n_components) if more_components else (), len(rows)),
+            "variants": self.variants(doubled(n_components) if more_components else (), len(rows)),
             "select_columns": self.compares_columns and not settings.condition_noise,
         }
         if stream is not None:
@@ -250,18 +250,22 @@ class Architecture:
         ensemble, history = train_members(first, rows, settings, **compared, **options)
         return ensemble.eval(), history
 
-    def _variants(self, counts: Sequence[int], n_rows: int) -> list[Variant]:
-        """Return what is tried, in this order; counts of components from the first one on."""
-        few = n_rows < MAX_DROPOUT_ROWS
+    def variants(self, counts: Sequence[int], n_rows: int) -> list[Variant]:
+        """Return what is tried, in this order; counts of components from the first one on.
+
+        One network alone has as many components as it was given, and no dropout.
+        """
+        counts = counts if self.n_members > 1 else ()
+        few = self.n_members > 1 and n_rows < MAX_DROPOUT_ROWS
         compares_dropout = self.dropout is None and self.backbone is None and few
         return [
             *([Variant(Members.with_bins)] if self.compares_bins else ()),
             *([Variant(Members.with_shortcut)] if self.compares_shortcut else ()),
             *(
-                Variant(partial(Members.with_components, fewer=fewer, more=more), CLEAR_ERRORS)
+                Variant(partial(Members.with_components, fewer=fewer, more=more), VARIANT_ERRORS)
                 for fewer, more in pairwise(counts)
             ),
-            *([Variant(Members.with_dropout, CLEAR_ERRORS)] if compares_dropout else ()),
+            *([Variant(Members.with_dropout, VARIANT_ERRORS)] if compares_dropout else ()),
         ]
 
     def check_unchanged(self, fitted: DensityNetwork, n_components: int | str | None) -> None:
