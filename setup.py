@@ -45,6 +45,7 @@ setup(
                 f"src/condens/kernels/_{part}.h"
                 for part in (
                     "checks",
+                    "dropout",
                     "level",
                     "nll",
                     "partial",

@@ -5,6 +5,7 @@
 
 import math
 import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -453,11 +454,94 @@ def test_numbers_that_no_partial_density_is_made_of(place, values):
             native._module.partial(*numbers[:place], value, *numbers[place + 1 :])
 
 
+def hashed(word):
+    """Return SplitMix64's hash, in whole numbers."""
+    word %= 2**64
+    word = (word ^ word >> 30) * 0xBF58476D1CE4E5B9 % 2**64
+    word = (word ^ word >> 27) * 0x94D049BB133111EB % 2**64
+    return word ^ word >> 31
+
+
+@pytest.mark.parametrize("level", ["x86-64-v4", "x86-64-v3", "baseline"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("columns", [1, 3, 4, 255, 256, 261])
+def test_native_masks_are_made_of_the_bits_of_splitmix(level, dtype, columns):
+    golden, bases, place, first, dropped = 0x9E3779B97F4A7C15, [3, -5], 7, 2 << 32, 20_000
+    used = native._module.level()
+    if not native._module.use(level):
+        pytest.skip("not on this machine")
+    try:
+        mask = native.mask(
+            torch.tensor(bases),
+            3,
+            columns,
+            place=place,
+            first=first,
+            dropped=dropped,
+            like=torch.empty(0, dtype=dtype),
+        )
+    finally:
+        native._module.use(used)
+    kept = torch.tensor(65536 / (65536 - dropped), dtype=dtype).item()
+    for member, base in enumerate(bases):
+        for row in range(3):
+            key = hashed(base + (place + row) * golden)
+            words = [hashed(key + (first + j) * golden) for j in range(-(-columns // 4))]
+            bits = b"".join(word.to_bytes(8, sys.byteorder) for word in words)
+            halves = [
+                int.from_bytes(bits[i : i + 2], sys.byteorder, signed=True)
+                for i in range(0, 2 * columns, 2)
+            ]
+            expected = [0.0 if half < dropped - 32768 else kept for half in halves]
+            assert mask[member, row].tolist() == expected
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        *({"bases": wrong} for wrong in ([1], None, torch.tensor(1), torch.zeros(2))),
+        {"bases": torch.zeros(2, 2, dtype=torch.int64)},
+        {"bases": torch.zeros(2, dtype=torch.int64).to_sparse()},
+        {"bases": torch.zeros(2, dtype=torch.int64, device="meta")},
+        {"like": torch.empty(0, dtype=torch.float16)},
+        {"like": torch.empty(0, device="meta")},
+        *({"dropped": wrong} for wrong in (-1, 65536)),
+        *({"place": wrong} for wrong in (2**63, -(2**63) - 1)),
+    ],
+    ids=str,
+)
+def test_misuse_of_a_mask_is_refused_by_name(changed):
+    given = {"bases": torch.tensor([1, 2]), "like": torch.empty(0), "place": 0, "first": 0}
+    native.mask(rows=3, columns=5, **{**given, "dropped": 9})
+    with pytest.raises(CondensError):
+        native.mask(rows=3, columns=5, **{**given, "dropped": 9, **changed})
+
+
+@pytest.mark.parametrize(
+    ("place", "values"),
+    [
+        *((i, (-1, 2**56, 2**63 - 1)) for i in (2, 3, 4)),
+        (7, (-32769, 32769, 2**40)),
+        *((i, (0, 1, 2, 3)) for i in (8, 9)),
+    ],
+)
+def test_numbers_that_no_native_mask_is_made_of(place, values):
+    bases, mask = torch.tensor([1, 2]), torch.empty(2, 3, 5)
+    numbers = [1.0, 0, 2, 3, 5, 0, 0, 0, bases.data_ptr(), mask.data_ptr()]
+    native._module.mask(*numbers)
+    for value in values:
+        with pytest.raises((ValueError, OverflowError)):
+            native._module.mask(*numbers[:place], value, *numbers[place + 1 :])
+    with pytest.raises(ValueError, match="shares memory"):
+        native._module.mask(*numbers[:8], mask.data_ptr(), mask.data_ptr())
+
+
 @pytest.mark.parametrize(
     "wrong", [(), (1,), ("a",) * 31, (0.2, 0.0, 0.0, *range(29)), (None,) * 31]
 )
 def test_calls_with_other_things_than_numbers(wrong):
-    for function in (native._module.nll, native._module.sample, native._module.partial):
+    module = native._module
+    for function in (module.nll, module.sample, module.partial, module.mask):
         with pytest.raises((TypeError, ValueError)):
             function(*wrong)
 

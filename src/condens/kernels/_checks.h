@@ -144,3 +144,26 @@ static int partial_checked(double reach, const long long *a)
         REFUSE(SHARED);
     return 1;
 }
+
+/* mask(kept, double, members, rows, columns, place, first, limit, bases, mask), all contiguous */
+static int mask_checked(const long long *a)
+{
+    const long long size = a[0] ? sizeof(double) : sizeof(float), one = 1;
+    long long numbers;
+    range ranges[2];
+    if (a[1] < 0 || a[2] < 0 || a[3] < 0 || __builtin_mul_overflow(a[1], a[2], &numbers) ||
+        __builtin_mul_overflow(numbers, a[3], &numbers) || numbers >= MAX_NUMBERS)
+        REFUSE("the sizes are those of no tensor, but 0 or more numbers were expected. "
+               "Call condens.kernels.native with tensors.");
+    if (a[6] < INT16_MIN || a[6] > INT16_MAX + 1)
+        REFUSE("the limit is not one of 16 bits, but a part of 65536 was expected. "
+               "Call condens.kernels.native.mask with a number of values to drop.");
+    if (!numbers)
+        return 1;
+    if (!a[7] || !a[8] || !located(a[8], size, 1, &numbers, &one, ranges) ||
+        !located(a[7], sizeof(uint64_t), 1, a + 1, &one, ranges + 1))
+        REFUSE(NO_MEMORY);
+    if (!apart(ranges, 1, 2))
+        REFUSE(SHARED);
+    return 1;
+}

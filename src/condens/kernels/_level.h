@@ -12,6 +12,7 @@
 #define HALF half_f32
 #include "_nll.h"
 #include "_sample.h"
+#include "_dropout.h"
 #undef REAL
 #undef LARGEST
 #undef SMALLEST
@@ -35,6 +36,7 @@
 #define HALF half_f64
 #include "_nll.h"
 #include "_sample.h"
+#include "_dropout.h"
 #undef REAL
 #undef LARGEST
 #undef SMALLEST

@@ -65,9 +65,14 @@ typedef struct {
     const char *name;
     int (*nll_f32)(const problem_f32 *, int), (*nll_f64)(const problem_f64 *, int);
     int (*sample_f32)(const draws_f32 *, int), (*sample_f64)(const draws_f64 *, int);
+    void (*mask_f32)(const uint64_t *, long long, long long, long long, uint64_t, uint64_t, int,
+                     float, float *);
+    void (*mask_f64)(const uint64_t *, long long, long long, long long, uint64_t, uint64_t, int,
+                     double, double *);
 } level;
 
-#define THE_LEVEL(name, x) {name, nll_f32_##x, nll_f64_##x, sample_f32_##x, sample_f64_##x}
+#define BOTH(kernel, x) kernel##_f32_##x, kernel##_f64_##x
+#define THE_LEVEL(name, x) {name, BOTH(nll, x), BOTH(sample, x), BOTH(mask, x)}
 static const level levels[] = {
 #ifdef LEVELS
     THE_LEVEL("x86-64-v4", v4),
@@ -199,6 +204,26 @@ static PyObject *partial_density(PyObject *self, PyObject *const *args, Py_ssize
     Py_RETURN_NONE;
 }
 
+#define MASK_ARGUMENTS 9
+
+static PyObject *mask(PyObject *self, PyObject *const *args, Py_ssize_t count)
+{
+    long long a[MASK_ARGUMENTS];
+    (void)self;
+    const double kept = count ? PyFloat_AsDouble(args[0]) : 0;
+    if (PyErr_Occurred() || !numbers("mask", args + 1, count - 1, MASK_ARGUMENTS, a) ||
+        !mask_checked(a))
+        return NULL;
+#define MASKED (const uint64_t *)a[7], a[1], a[2], a[3], (uint64_t)a[4], (uint64_t)a[5], (int)a[6]
+    Py_BEGIN_ALLOW_THREADS
+    if (a[0])
+        used->mask_f64(MASKED, kept, (double *)a[8]);
+    else
+        used->mask_f32(MASKED, (float)kept, (float *)a[8]);
+    Py_END_ALLOW_THREADS
+    Py_RETURN_NONE;
+}
+
 static PyObject *level_name(PyObject *self, PyObject *ignored)
 {
     (void)self, (void)ignored;
@@ -225,6 +250,8 @@ static PyMethodDef methods[] = {
      "Negative log-likelihood and its gradients; see condens.kernels.native."},
     {"partial", (PyCFunction)(void (*)(void))partial_density, METH_FASTCALL,
      "Log density of what was observed, and its gradients; see condens.kernels.native."},
+    {"mask", (PyCFunction)(void (*)(void))mask, METH_FASTCALL,
+     "The mask of dropout of rows; see condens.kernels.native."},
     {NULL, NULL, 0, NULL},
 };
 

@@ -86,3 +86,13 @@ INLINE double fast_log(double x)
     p = p * q + 1.0;
     return (double)exponent * 0.693147180559945309417 + 2.0 * s * p;
 }
+
+#define GOLDEN 0x9E3779B97F4A7C15u /* 2^64 over the golden ratio */
+
+/* SplitMix64 (Steele, Lea and Flood, 2014). */
+INLINE uint64_t hashed(uint64_t word)
+{
+    word = (word ^ word >> 30) * 0xBF58476D1CE4E5B9u;
+    word = (word ^ word >> 27) * 0x94D049BB133111EBu;
+    return word ^ word >> 31;
+}

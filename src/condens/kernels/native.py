@@ -34,6 +34,9 @@ def _load() -> tuple[ModuleType | None, str]:
 
 _module, missing = _load()
 _DOUBLE = torch.empty(0, dtype=torch.float64, device="cpu")
+_WORDS = torch.empty(0, dtype=torch.int64, device="cpu")
+# Values of 16 random bits.
+HALVES = 1 << 16
 single_threaded = _module is not None and not _module.openmp
 
 
@@ -211,6 +214,41 @@ def draw(
         *means.stride(),
         *factors.stride(),
     )
+
+
+def mask(
+    bases: Tensor, rows: int, columns: int, *, place: int, first: int, dropped: int, like: Tensor
+) -> Tensor:
+    """Return a mask of dropout: 0 for `dropped` of 65536 values of 16 bits, else their inverse.
+
+    An entry's bits are a quarter of SplitMix64's hash of its row's key and its word's number,
+    counted from `first`; the key is that of its member's base and its row's number, counted from
+    `place`. Shapes: bases [M] of 64 bits → [M, rows, columns], of the dtype of `like`.
+    """
+    check_strided("bases", bases, 1)
+    check_kind("bases", bases, _WORDS)
+    _check_served(like)
+    bases = _readable(bases.contiguous())
+    if not 0 <= dropped < HALVES:
+        raise ArgumentError(
+            "dropped",
+            got=f"is {dropped}",
+            expected=f"0 to {HALVES - 1} was expected",
+            fix="Pass how many of as many values are dropped.",
+        )
+    made = like.new_empty(bases.shape[0], rows, columns)
+    _native(
+        "mask",
+        HALVES / (HALVES - dropped),
+        like.dtype is torch.float64,
+        *made.shape,
+        place,
+        first,
+        dropped - HALVES // 2,
+        bases.data_ptr(),
+        made.data_ptr(),
+    )
+    return made
 
 
 def _run(

@@ -14,12 +14,13 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 import torch
 from torch import Generator, Tensor, nn
 
+from condens.kernels import native
+from condens.kernels.choice import choose, traced
+from condens.kernels.native import HALVES
 from condens.scalars import as_whole
 
 # Held while torch's generator is on loan; the same thread may borrow it again within.
 _LOAN = threading.RLock()
-# Values of 16 random bits.
-_HALVES = 1 << 16
 
 # Modules of torch that draw nothing when they are called.
 _QUIET = {
@@ -83,29 +84,38 @@ class RowDraws:
 
     def __init__(self, seeds: Sequence[int], device: torch.device | str = "cpu") -> None:
         self.seeds, self.device = list(seeds), torch.device(device)
-        self._keys = torch.zeros(len(self.seeds), 0, dtype=torch.int64, device=self.device)
-        self._own = self._keys
-        self._calls, self._place = 0, (0, 0)
-        self._bases: tuple[int, Tensor] = -1, self._keys
+        self._calls, self._place, self._rows = 0, (0, 0), 0
+        self._member: int | None = None
+        self._known: tuple[int, Tensor] | None = None
         self._words: dict[tuple[int, int], Tensor] = {}
 
     def begin(self, *, epoch: int, first: int, rows: int) -> None:
         """Turn to rows of an epoch's order, from number `first` on; of all members."""
-        if self._bases[0] != epoch:
-            seeds = [mixed_seed(seed, epoch) for seed in self.seeds]
-            self._bases = epoch, torch.tensor(seeds, device=self.device).unsqueeze(1)
-        places = torch.arange(first, first + rows, device=self.device)
-        self._keys = self._own = _mix(self._bases[1] + places.mul_(_GOLDEN))
-        self._calls, self._place = 0, (epoch, first)
+        self._calls, self._place, self._rows = 0, (epoch, first), rows
+        self._member = None
 
     def choose(self, member: int | None) -> None:
         """Draw for one member, whose rows come without an axis for members, or for all."""
-        self._own = self._keys if member is None else self._keys[member]
-        self._calls = 0
+        self._member, self._calls = member, 0
+
+    @property
+    def _lead(self) -> tuple[int, ...]:
+        """The first axes of what is drawn."""
+        return (self._rows,) if self._member is not None else (len(self.seeds), self._rows)
+
+    @property
+    def _bases(self) -> Tensor:
+        """What the keys of an epoch's rows are counted from, of each member [M] or of one [1]."""
+        epoch, _ = self._place
+        if self._known is None or self._known[0] != epoch:
+            seeds = [mixed_seed(seed, epoch) for seed in self.seeds]
+            self._known = epoch, torch.tensor(seeds, device=self.device)
+        _, bases = self._known
+        return bases if self._member is None else bases[self._member : self._member + 1]
 
     def knows(self, shape: Sequence[int]) -> bool:
         """Tell whether a tensor has the rows as its first axes."""
-        return tuple(shape[: self._own.dim()]) == tuple(self._own.shape)
+        return tuple(shape[: len(self._lead)]) == self._lead
 
     def kept(self, shape: Sequence[int], p: float, dtype: torch.dtype) -> Tensor:
         """Return a mask: 0 with probability p, else 1/(1 − p), p to 16 bits.
@@ -117,17 +127,31 @@ class RowDraws:
         >>> draws.kept([1, 4, 100], 0.25, torch.float32).unique().tolist()
         [0.0, 1.3333333730697632]
         """
-        lead, count = shape[: self._own.dim()], math.prod(shape[self._own.dim() :])
-        dropped = round(p * _HALVES)
-        words = self._bits(-(-count // 4)).view(torch.int16)[..., :count]
-        if dropped == _HALVES:
+        count = math.prod(shape[len(self._lead) :])
+        dropped = round(p * HALVES)
+        if dropped == HALVES:
+            self._calls += 1
             return torch.zeros(*shape, dtype=dtype, device=self.device)
-        mask = (words >= dropped - _HALVES // 2).to(dtype).mul_(_HALVES / (_HALVES - dropped))
-        return mask.view(*lead, *shape[self._own.dim() :])
+        like = torch.empty(0, dtype=dtype, device=self.device)
+        if choose(like) is native and not traced(like):
+            self._calls += 1
+            mask = native.mask(
+                self._bases,
+                self._rows,
+                count,
+                place=self._place[1],
+                first=self._calls << 32,
+                dropped=dropped,
+                like=like,
+            )
+        else:
+            words = self._bits(-(-count // 4)).view(torch.int16)[..., :count]
+            mask = (words >= dropped - HALVES // 2).to(dtype).mul_(HALVES / (HALVES - dropped))
+        return mask.view(*shape)
 
     def normal(self, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
         """Return standard normal numbers."""
-        words = self._bits(math.prod(shape[self._own.dim() :])).view(*shape)
+        words = self._bits(math.prod(shape[len(self._lead) :])).view(*shape)
         # The middles of 2⁵³ cells of (0, 1): neither end, where a normal number is infinite.
         uniform = ((words >> 11) & ((1 << 53) - 1)).double().add_(0.5).mul_(2.0**-53)
         return torch.special.ndtri(uniform).to(dtype)
@@ -146,7 +170,9 @@ class RowDraws:
             start = self._calls << 32
             words = torch.arange(start, start + count, device=self.device)
             self._words[place] = words.mul_(_GOLDEN)
-        return _mix(self._own.unsqueeze(-1) + self._words[place])
+        places = torch.arange(self._place[1], self._place[1] + self._rows, device=self.device)
+        keys = _mix(self._bases.unsqueeze(-1) + places.mul_(_GOLDEN)).view(*self._lead, 1)
+        return _mix(keys + self._words[place])
 
 
 # 2⁶⁴ over the golden ratio, and the multipliers of SplitMix64, as signed numbers.
