@@ -131,6 +131,14 @@ def test_clusters_need_rows_enough_to_count():
         assert torch.allclose(covariances[0], covariances[1]) != apart
 
 
+@pytest.mark.parametrize(("rows", "apart"), [(39_999, False), (40_000, True)])
+def test_many_rows_of_one_cloud_have_components_of_their_own(rows, apart):
+    """The means of components that start close together are 0.6 deviations from their centre."""
+    cloud = torch.randn(rows, 2, generator=torch.Generator().manual_seed(5))
+    means, _ = place(cloud, 8, floor=0.0)
+    assert (means.square().sum(1).mean().sqrt() > 0.7) == apart
+
+
 @pytest.mark.parametrize(("n_components", "rows", "dimensions"), [(3, 100, 2), (5, 400, 6)])
 def test_the_price_is_half_the_difference_of_the_corrected_criterion(
     n_components, rows, dimensions

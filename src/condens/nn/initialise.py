@@ -10,6 +10,9 @@ from condens.functional.triangular import from_upper_root
 
 # Rows used to place the components; more would not move them.
 MAX_ROWS = 5000
+# Rows from which on components always start apart: there are enough to move those that should meet,
+# and those that start close together seldom part (a regret of 0.05 for 0.02 on noisy arms).
+MIN_APART_ROWS = 40_000
 LLOYD_STEPS = 25
 # Weight of the common covariance against that of a cluster's rows, in rows per dimension.
 SHRINKAGE_ROWS = 10.0
@@ -55,13 +58,15 @@ def spread(targets: Tensor, n_components: int, *, floor: float, generator: Gener
     """Place components by k-means (quantiles for D = 1), with the covariances of the clusters.
 
     Where clusters explain the rows no better than one Gaussian, as few rows or many dimensions make
-    likely, components are placed around the middle of all rows, close together.
+    likely, components are placed around the middle of all rows, close together; of 40 000 rows or
+    more never.
 
     A cluster's covariance is shrunk towards the common one, more strongly the fewer rows it has;
     `floor` keeps both from being singular. Missing entries count as the centre of their column.
 
     Shapes: targets [n, D], standardised.
     """
+    many = len(targets) >= MIN_APART_ROWS
     if len(targets) > MAX_ROWS:
         targets = targets[torch.randperm(len(targets), generator=generator)[:MAX_ROWS]]
     # A few far rows should not get a component each.
@@ -74,7 +79,7 @@ def spread(targets: Tensor, n_components: int, *, floor: float, generator: Gener
     apart = Start(means, _covariances(targets, means, floor))
     one = _one(targets, floor)
     gain = _log_likelihood(targets, apart) - _log_likelihood(targets, one)
-    if gain > _price(n_components, *targets.shape):
+    if many or gain > _price(n_components, *targets.shape):
         return apart
     return _around(one, n_components, generator)
 
