@@ -19,6 +19,7 @@ from condens.training.selection import (
     _fold_losses,
     _parts,
     _unneeded,
+    choose_kind,
     train_alone,
     train_members,
 )
@@ -76,10 +77,29 @@ def test_all_members_are_of_the_better_kind():
     assert history.best_nll == pytest.approx(sum(history.member_nlls) / 4)
 
 
-def test_trials_are_short_and_all_members_are_trained_to_the_end():
+@pytest.mark.parametrize(("whole", "trial"), [(10, 3), (80, 20), (120, 25), (400, 60)])
+def test_trials_are_short_and_all_members_are_trained_to_the_end(whole, trial):
     epochs = []
-    fit([kind(0), kind(4)], n_members=4, epochs=10, callbacks=lambda e: epochs.append(e.epoch))
-    assert epochs == [*range(3), *range(3), *range(10)]
+    settings = Settings(epochs=whole, batch_size=ROWS, learning_rate=1e-9, patience=1000)
+    train_members(
+        kind(0),
+        rows(),
+        settings,
+        n_members=4,
+        variants=others(kind(4)),
+        callbacks=lambda e: epochs.append(e.epoch),
+    )
+    assert epochs == [*range(trial), *range(trial), *range(whole)]
+
+
+@pytest.mark.parametrize(("fraction", "validated"), [(0.05, 0.1), (0.1, 0.2), (0.2, 0.25)])
+def test_members_of_a_trial_validate_on_more_rows(fraction, validated):
+    settings = Settings(epochs=1, batch_size=32, validation_fraction=fraction)
+    options = {"n_members": 5, "variants": others(kind(4))}
+    trial = choose_kind(kind(0), rows(), settings, **options).history
+    _, history = train_members(kind(0), rows(), settings, **options)
+    assert trial.validation_rows == round(validated * ROWS)
+    assert history.validation_rows == round(fraction * ROWS)
 
 
 @pytest.mark.parametrize("n_members", [2, 3, 4])

@@ -29,8 +29,11 @@ MAX_COMPONENTS = 16
 MAX_FIRST_LOSS = 0.05
 # Trials in a row that may be worse.
 MAX_FAILURES = 2
-# Members of each kind that are tried before one kind is chosen, and their part of the epochs.
-TRIAL_MEMBERS, TRIAL_FRACTION = 3, 0.25
+# Members of each kind that are tried before one kind is chosen, and how many times the rows of a
+# later member's fold each validates on, up to a fraction of all: these rows decide.
+TRIAL_MEMBERS, TRIAL_FOLDS, MAX_TRIAL_FOLD = 3, 2, 0.25
+# Part of the epochs that they are trained for: the first, up to a number, or else the second.
+TRIAL_FRACTION, TRIAL_EPOCHS, LONG_TRIAL_FRACTION = 0.25, 25, 0.15
 # What a row may say for or against a variant, in nats: a single one would decide the mean.
 MAX_DIFFERENCE = 1.0
 # Rows that are compared, and rows that decide which components or columns matter least.
@@ -254,15 +257,18 @@ def choose_kind(
     clearly better all kinds do without them.
     """
     rows = Rows.given(data, "data").observed()
-    folds = _folds(rows, settings, validation, folds)
+    fraction = min(TRIAL_FOLDS * settings.validation_fraction, MAX_TRIAL_FOLD)
+    if folds is None and validation is None and fraction and len(rows) > 1:
+        folds = random_folds(len(rows), fraction, settings.seed)[0]
     held_out = None if validation is None else Rows.given(validation, "validation").observed()
     group = Group.current(rows.target.device)
     if (folds is None and held_out is None) or not (variants or select_columns):
         return Choice(kind)
+    part = max(min(TRIAL_FRACTION, TRIAL_EPOCHS / settings.epochs), LONG_TRIAL_FRACTION)
     trial = replace(
         settings,
-        epochs=math.ceil(TRIAL_FRACTION * settings.epochs),
-        patience=math.ceil(TRIAL_FRACTION * settings.patience),
+        epochs=math.ceil(part * settings.epochs),
+        patience=math.ceil(part * settings.patience),
     )
 
     def attempt(make: Make, name: str) -> tuple[Ensemble, History, bool]:
@@ -331,7 +337,6 @@ def train_members(
 ) -> tuple[Ensemble, History]:
     """Choose a kind by `choose_kind`, then train all members of it; never warn."""
     rows = Rows.given(data, "data").observed()
-    folds = _folds(rows, settings, validation, folds)
     with gradients(), interruption() as interrupted:
         chosen = choose_kind(
             kind,
@@ -365,15 +370,6 @@ def train_members(
         if Group.current(rows.target.device).any(interrupted.is_set()):
             history.stopped = "interrupted"
     return ensemble, history
-
-
-def _folds(
-    rows: Rows, settings: Settings, validation: Data | None, folds: Tensor | None
-) -> Tensor | None:
-    """Return the folds of rows: random ones where none are given, and validation rows neither."""
-    if folds is None and validation is None and settings.validation_fraction and len(rows) > 1:
-        return random_folds(len(rows), settings.validation_fraction, settings.seed)[0]
-    return folds
 
 
 def train_alone(
