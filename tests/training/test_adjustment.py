@@ -52,10 +52,10 @@ def test_a_right_spread_stays():
     found = [adjust(*rows_of(seed)) for seed in range(50)]
     logs = np.log([one.spread for one in found])
     errors = np.array([one.standard_error for one in found])
-    # 95 % are within two standard errors of 0, where t stays 1: of 50 trials at least 41, at a
-    # significance of 10⁻³.
-    assert (logs == 0).sum() >= 41
-    assert np.mean((logs / errors) ** 2) < 0.5
+    # What is left of an estimate of one standard error: 1 / (1 + e²/0.15²) of it, at most.
+    low, high = stats.chi2.ppf([5e-4, 1 - 5e-4], 50) / 50
+    assert low < np.mean((raw_logs(found) / errors) ** 2) < 1.3 * high
+    assert (np.abs(logs) < np.abs(raw_logs(found))).all()
     assert abs(logs.mean()) < 4 * errors.mean() / math.sqrt(50)
     assert np.median([one.tail for one in found]) < 0.002
 
@@ -66,30 +66,31 @@ def rows_of(seed):
 
 
 def test_the_standard_error_is_honest():
-    """That of log t over samples, by the raw estimates, which a large shift leaves unshrunk."""
+    """That of log t over samples, by the raw estimates."""
     found = [
         adjust(network, (x, y))
         for network, x, y in (network_and_rows(150, factor=1.8, seed=seed) for seed in range(40))
     ]
     errors = np.array([one.standard_error for one in found])
-    scores = np.log([one.spread / 1.8 for one in found]) / errors
+    scores = (raw_logs(found) - math.log(1.8)) / errors
     low, high = stats.chi2.ppf([5e-4, 1 - 5e-4], 39) / 39
     assert low < scores.var(ddof=1) < 1.3 * high
-    assert abs(scores.mean()) < 4 / math.sqrt(40) + 0.1  # the shrinkage takes a little
+    assert abs(scores.mean()) < 4 / math.sqrt(40) + 0.1  # of 150 rows a maximum is biased a little
 
 
 @pytest.mark.slow
-def test_few_rows_need_a_clear_answer():
-    """With 27 rows the likelihood loses little on average over samples, whatever the truth."""
+@pytest.mark.parametrize(("factor", "least"), [(1.0, -0.02), (1.3, 0.05)])
+def test_few_rows_lose_little_and_gain_where_there_is_something_to_gain(factor, least):
+    """With 27 rows, on average over samples."""
     losses = []
     for seed in range(40):
-        network, x, y = network_and_rows(2027, dimensions=3, factor=1.0, seed=seed)
+        network, x, y = network_and_rows(2027, dimensions=3, factor=factor, seed=seed)
         found = adjust(network, (x[:27], y[:27]))
         after = network.nll(x[27:], y[27:]).mean().item()
         network.drop_adjustment()
         losses.append(after - network.nll(x[27:], y[27:]).mean().item())
         assert found.rows == 27
-    assert np.mean(losses) < 0.02
+    assert np.mean(losses) < -least
     assert max(losses) < 0.15
 
 
@@ -98,7 +99,7 @@ def test_it_is_the_maximum():
     network, x, y = network_and_rows(300, factor=1.4)
     y[:9] += 30
     found = adjust(network, (x, y))
-    place = math.log(found.spread) / (1 - 4 * found.standard_error**2 / _raw(found) ** 2)
+    (place,) = raw_logs([found])
     other = copy.deepcopy(network)
 
     def value(arguments):
@@ -111,10 +112,10 @@ def test_it_is_the_maximum():
     assert best.x[0] == pytest.approx(place, abs=1e-4)
 
 
-def _raw(found):
-    """Return log t before it was drawn towards 0: a solution of log t · (1 − 4e²/(log t)²)."""
-    drawn = math.log(found.spread)
-    return 0.5 * (drawn + math.copysign(math.sqrt(drawn**2 + 16 * found.standard_error**2), drawn))
+def raw_logs(found):
+    """Return every log t before it was drawn towards 0, as a prior of deviation 0.15 does."""
+    drawn = np.log([one.spread for one in found])
+    return drawn * (1 + np.array([one.standard_error for one in found]) ** 2 / 0.15**2)
 
 
 def test_outliers_ask_for_a_tail_and_not_for_wider_components():
@@ -132,7 +133,7 @@ def test_outliers_ask_for_a_tail_and_not_for_wider_components():
     assert abs(math.log(found.spread)) < 0.05
     assert float(network.tail.weight) == found.tail
     without = adjust(network, (x, wild), Settings(tail=0), training=calm)
-    assert without.spread > 3
+    assert without.spread > 2.5
     assert network.tail is None
     wild[:200] += 100
     assert adjust(network, (x, wild), training=calm).tail == pytest.approx(0.05, rel=1e-6)
@@ -167,7 +168,7 @@ def test_weights_are_those_of_rows():
     copies = adjust(
         network, (torch.cat([x, x, x, x]), torch.cat([y, y, y, other])), Settings(tail=0.001)
     )
-    assert _raw(mixed) == pytest.approx(_raw(copies), abs=1e-3)
+    assert raw_logs([mixed]) == pytest.approx(raw_logs([copies]), abs=1e-3)
     assert mixed.standard_error > copies.standard_error
 
 
