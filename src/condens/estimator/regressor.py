@@ -81,7 +81,7 @@ UNCHANGED = (
     "The model is as it was before. learning_rate and floor are parameters of the model; pass "
     "clip and target_noise in settings=Settings(…)."
 )
-# Learning rate of `partial_fit`, as a fraction of that of `fit`, which falls to zero.
+# Learning rate of `partial_fit`, as a fraction of that of `Settings`, which falls to zero.
 PARTIAL_FIT_RATE = 0.1
 
 
@@ -107,7 +107,7 @@ class MDNRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
             bins, else 0, or 0.1 of several members if validation rows clearly prefer it.
         n_bins: also read every number of X in that many linear pieces, for steps and thresholds;
             0 for none. "auto" compares none and 24 on the validation rows of three members each,
-            trained for a quarter of the epochs, and is none where `n_members` is 1.
+            trained for part of the epochs, and is none where `n_members` is 1.
         shortcut: give the networks a linear part, from the columns of X to the means, that starts
             as a ridge regression. "auto" compares networks with and without on the same rows; one
             network alone has none unless a linear model is better than what it has learned.
@@ -369,7 +369,8 @@ class MDNRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     ) -> Self:
         """Train on rows once, none held out for validation; the first call sets the scales.
 
-        The learning rate is constant, a tenth of that of `fit`, and `directory` is not used.
+        The learning rate is constant, a tenth of the `learning_rate` of the model or else of
+        `Settings`, and `directory` is not used.
         """
         parameters = check_parameters(self.get_params(deep=False))
         given = combine_settings(parameters, Settings())
