@@ -31,7 +31,7 @@ def test_defaults_are_those_of_a_network():
     for name in {*defaults} & {*MODEL_NAMES}:
         given = getattr(model, name)
         assert given in (None, "auto") or defaults[name] == given
-    for name in {*defaults} & {*TRAINING_NAMES} - {"batch_size", "epochs", "patience"}:
+    for name in {*defaults} & {*TRAINING_NAMES} - {"batch_size"}:
         assert defaults[name] == getattr(settings, name)
 
 

@@ -12,7 +12,7 @@ from condens.estimator.construction import check_parameter
 from condens.estimator.document import PLAIN_PARAMETERS
 from condens.files import as_path
 from condens.scalars import refused
-from condens.training import Settings, default_components
+from condens.training import Settings, default_components, default_settings
 from condens.training.batches import batch_size
 
 if TYPE_CHECKING:
@@ -168,7 +168,7 @@ def default_space(n_rows: int) -> dict[str, Dimension]:
         "dropout": Range(0.0, 0.3),
         "n_bins": (0, 24),
         "shortcut": (False, True),
-        "learning_rate": Range(5e-4, 1e-2, log=True),
+        "learning_rate": Range(5e-4, 2e-2, log=True),
         "weight_decay": Range(1e-3, 0.3, log=True),
         "batch_size": (usual // 2, usual, 2 * usual),
         "condition_noise": Range(0.0, 0.1),
@@ -180,7 +180,8 @@ def default_values(n_rows: int) -> dict[str, Value]:
 
     "auto" means no bins for one network alone, and nearly always no shortcut.
     """
-    plain = {name: getattr(Settings(), name) for name in TRAINING_NAMES}
+    settings = default_settings(n_rows)
+    plain = {name: getattr(settings, name) for name in TRAINING_NAMES}
     return {
         **plain,
         "n_components": default_components(n_rows),

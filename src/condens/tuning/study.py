@@ -541,7 +541,7 @@ class Study:
         found = dict(values)
         if any(name in TRAINING_NAMES for name in values):
             default = default_settings(self._n_final_rows(), self.n_members)
-            names = ("epochs", "patience", "validation_fraction")
+            names = ("epochs", "learning_rate", "patience", "validation_fraction")
             found = {**{name: getattr(default, name) for name in names}, **found}
         if self.n_members != MDNRegressor().n_members:
             found["n_members"] = self.n_members
