@@ -8,6 +8,7 @@ from torch import Generator, nn
 from torch.testing import assert_close
 
 from condens.functional import fused_linear
+from condens.kernels import native
 from condens.nn import HEADS, MLP, Ensemble, FullHead, MixtureNetwork
 from condens.nn import stack as stacks
 from condens.nn.randomness import RowDraws, drawing_from
@@ -142,6 +143,32 @@ def test_dropout_draws_a_mask_of_its_own_for_each_member():
             hidden = hidden + mask * act(block.change[0](hidden))
         assert_close(found[m], hidden, rtol=1e-12, atol=1e-14)
     assert not torch.equal(first[0], first[1])
+
+
+@pytest.mark.skipif(bool(native.missing), reason=native.missing)
+@pytest.mark.parametrize("member", [None, 0, 2])
+@pytest.mark.parametrize("p", [0.0, 0.1, 0.5, 1.0])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_every_kernel_makes_the_same_masks(member, p, dtype, monkeypatch):
+    """Of later layers, epochs and rows too, and of part of the rows as of all of them."""
+
+    def masks(kernel, first, rows):
+        monkeypatch.setenv("CONDENS_KERNEL", kernel)
+        draws = RowDraws([5, 6, 7])
+        draws.begin(epoch=1, first=0, rows=4)
+        draws.kept([3, 4, 2], 0.5, dtype)  # of an epoch before
+        draws.begin(epoch=2, first=first, rows=rows)
+        draws.choose(member)
+        shape = [3, rows, 5, 2] if member is None else [rows, 5, 2]
+        return torch.stack([draws.kept(shape, p, dtype) for _ in range(3)])
+
+    whole = masks("native", 10, 9)
+    assert torch.equal(whole, masks("eager", 10, 9))
+    assert torch.equal(whole.narrow(-3, 4, 5), masks("native", 14, 5))
+    kept = 0.0 if p == 1 else 65536 / (65536 - round(p * 65536))
+    allowed = torch.tensor([0.0, kept], dtype=dtype)
+    assert torch.isin(whole, allowed).all()
+    assert p in (0.0, 1.0) or not torch.equal(whole[0], whole[1])
 
 
 def test_parameters_are_views_until_they_are_released():
