@@ -14,6 +14,7 @@ from condens.data import Rows
 from condens.errors import ArgumentError, RunDirectoryError, TrainingError
 from condens.nn import HEADS, Ensemble, FullHead, MixtureNetwork
 from condens.nn.randomness import RowDraws
+from condens.nn.stack import Stack
 from condens.training import Settings, train
 from condens.training.batches import Batches, member_seed, random_folds
 from condens.training.members import Members
@@ -85,6 +86,8 @@ def weights_of(trained):
 
 
 FOLDS = random_folds(ROWS, 0.2, seed=1)[0]
+# Some members stall long before others.
+PATIENCE = {"epochs": 12, "patience": 2, "learning_rate": 0.1}
 CASES = {
     **{covariance: ({}, {"covariance": covariance}, {}) for covariance in HEADS},
     **{f"{c} with gaps": ({"gaps": True}, {"covariance": c}, {}) for c in HEADS},
@@ -105,7 +108,13 @@ CASES = {
     "a bound": ({}, {}, {"bound": "uniform"}),
     "entropy": ({"gaps": True}, {}, {"entropy": 0.1}),
     "own backbones": ({}, {"make": bent}, {}),
-    "patience": ({}, {}, {"epochs": 12, "patience": 2, "learning_rate": 0.1}),
+    "patience": ({}, {}, PATIENCE),
+    "patience, weights and gaps": ({"weights": True, "gaps": True}, {}, PATIENCE),
+    "patience, dropout and noise": (
+        {},
+        {"dropout": 0.2},
+        PATIENCE | {"condition_noise": 0.1, "target_noise": 0.1},
+    ),
 }
 
 
@@ -137,14 +146,80 @@ def test_members_train_as_they_would_alone(case):
     assert history.best_nll == pytest.approx(sum(best) / MEMBERS, rel=1e-9)
     assert (history.rows, history.validation_rows) == (records[0].rows, records[0].validation_rows)
     for number, epoch in enumerate(history.epochs):
-        if all(number < len(record.epochs) for record in records):
-            for name in ("train_nll", "validation_nll", "used_components", "unexplained_fraction"):
-                each = [getattr(record.epochs[number], name) for record in records]
-                assert getattr(epoch, name) == pytest.approx(sum(each) / MEMBERS, rel=1e-9)
+        left = [record.epochs[number] for record in records if number < len(record.epochs)]
+        # Components are looked at every few epochs, which those of a shorter run are not.
+        known = ("used_components", "unexplained_fraction") if len(left) == MEMBERS else ()
+        for name in ("train_nll", *known):
+            each = [getattr(one, name) for one in left]
+            assert getattr(epoch, name) == pytest.approx(sum(each) / len(left), rel=1e-9)
+        stalled = [record.best_nll for record in records if number >= len(record.epochs)]
+        losses = [one.validation_nll for one in left] + stalled
+        assert epoch.validation_nll == pytest.approx(sum(losses) / MEMBERS, rel=1e-9)
     assert len(history.epochs) == max(len(record.epochs) for record in records)
-    if case == "patience":
+    if "patience" in case:
         assert len({len(record.epochs) for record in records}) > 1  # some stall before others
-        assert history.stopped == "no better validation loss"
+        ended = max(len(record.epochs) for record in records) < chosen.epochs
+        assert history.stopped == ("no better validation loss" if ended else "all epochs")
+
+
+@pytest.fixture
+def computed(monkeypatch):
+    """The number of members in every step."""
+    found, whole = [], Stack.loss
+
+    def loss(self, features, *given, **options):
+        found.append(len(features))
+        return whole(self, features, *given, **options)
+
+    monkeypatch.setattr(Stack, "loss", loss)
+    return found
+
+
+def test_members_that_have_stalled_are_not_computed(computed):
+    """Which the shapes tell; that the others learn the same, the case «patience» above."""
+    history = train(ensemble(), data(), settings(**PATIENCE), folds=FOLDS)
+    steps, ends = history.epochs[0].steps, [epoch + 3 for epoch in history.member_epochs]
+    assert computed == [
+        sum(number < end for end in ends)
+        for number in range(len(history.epochs))
+        for _ in range(steps)
+    ]
+    assert computed[-1] < computed[0] == MEMBERS
+
+
+def test_a_run_goes_on_with_those_that_learn(tmp_path):
+    """Stopped after every epoch in turn: the same bytes, and all members in the end."""
+
+    class StoppedError(Exception):
+        pass
+
+    changes = PATIENCE | {"condition_noise": 0.1}
+    whole = ensemble(dropout=0.2)
+    records = [train(whole, data(), settings(**changes), folds=FOLDS)]
+    cut, stops = ensemble(dropout=0.2), 0
+
+    def stop(_):
+        raise StoppedError
+
+    while True:
+        try:
+            history = train(
+                cut,
+                data(),
+                settings(**changes),
+                folds=FOLDS,
+                directory=tmp_path,
+                checkpoint_seconds=0.0,
+                callbacks=stop,
+            )
+            break
+        except StoppedError:
+            stops += 1
+            cut = ensemble(dropout=0.2)
+    assert stops == len(history.epochs) == len(records[0].epochs)
+    assert all(map(torch.equal, weights_of(cut), weights_of(whole)))
+    assert history.member_nlls == records[0].member_nlls
+    assert history.warnings == records[0].warnings
 
 
 def test_alike_members_are_stacked_and_others_are_not():

@@ -89,6 +89,10 @@ class RowDraws:
         self._known: tuple[int, Tensor] | None = None
         self._words: dict[tuple[int, int], Tensor] = {}
 
+    def turn_to(self, seeds: Sequence[int]) -> None:
+        """Draw for other members from now on."""
+        self.seeds, self._known = list(seeds), None
+
     def begin(self, *, epoch: int, first: int, rows: int) -> None:
         """Turn to rows of an epoch's order, from number `first` on; of all members."""
         self._calls, self._place, self._rows = 0, (epoch, first), rows

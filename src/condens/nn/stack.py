@@ -144,6 +144,20 @@ class Stack:
             for parameter, view in zip(owners, self._views[key], strict=True):
                 parameter.data = view
 
+    def keep(self, places: Sequence[int]) -> None:
+        """Go on with some of the members; the parameters of the others get memory of their own."""
+        self.members = [self.members[place] for place in places]
+        self._views.clear()
+        for number, (leaf, owners, turned) in enumerate(self._held):
+            kept = [owners[place] for place in places]
+            for parameter in owners:
+                if all(parameter is not one for one in kept):
+                    parameter.data = parameter.data.clone(memory_format=torch.contiguous_format)
+            leaf.grad = None
+            leaf.data = leaf.data[list(places)]
+            self._held[number] = leaf, kept, turned
+        self.attach()
+
     def show_gradients(self) -> None:
         """Give the members' parameters their gradients."""
         for leaf, owners, turned in self._held:

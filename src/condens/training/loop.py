@@ -268,8 +268,7 @@ class _Loop:
             network.load_state_dict(group.agree(network.state_dict()))
         self.state = State(network, settings)
         self.members = self.state.members
-        seeds = [member_seed(settings.seed, member) for member in range(len(self.members))]
-        self.draws = RowDraws(seeds, network.target_scaling.scale.device)
+        self.draws = RowDraws([], network.target_scaling.scale.device)
         self.foreign = draws_from_torch(network)
         with ExitStack() as undoing:
             undoing.callback(self.members.release)
@@ -283,12 +282,28 @@ class _Loop:
                 group.from_first(lambda: None if opened is None else opened.begin_log(epochs))
             _check_weights(network)
             self.batches, held_out = source.batches(network)
+            self.validation = held_out
+            self._turn_to_learning()
             undoing.pop_all()
-        self.validation = held_out
         self.noise = source.noise(settings, network)
         self.history.rows_left_out = source.rows_left_out
         self.history.rows, self.history.validation_rows = source.n_rows, len(held_out or ())
         self.saved = time.monotonic()
+
+    def _turn_to_learning(self) -> None:
+        """Draw random numbers, and take rows, for those members that learn.
+
+        They are validated on the training rows where none are held out.
+        """
+        learning, seed = self.members.learning, self.settings.seed
+        self.draws.turn_to([member_seed(seed, member) for member in learning])
+        some = len(learning) < len(self.members)
+        self.learning = torch.tensor(learning, device=self.draws.device) if some else None
+        looked = self.batches if self.validation is None else self.validation
+        self.looked_at = looked if isinstance(looked, Batches) else None
+        if some and self.looked_at is not None:
+            parts = self.looked_at.parts
+            self.looked_at = self.looked_at.with_parts([parts[member] for member in learning])
 
     def loan(self) -> AbstractContextManager[None]:
         """Return the context in which the network may be called."""
@@ -327,8 +342,9 @@ class _Loop:
                     f"best validation {self.history.best_nll:.4g} "
                     f"in epoch {self.history.best_epoch + 1}"
                 )
-        if position.done and (looked := self._looked_at()) is not None:
-            rows = sum(min(len(part), ROWS_DIAGNOSED) for part in looked.parts)
+        self._turn_to_learning()  # all are there again
+        if position.done and self.looked_at is not None:
+            rows = sum(min(len(part), ROWS_DIAGNOSED) for part in self.looked_at.parts)
             found = problems(self._diagnose(), rows, len(self.members))
             self.history.warnings = [str(problem) for problem in found]
             self.history.warning_classes = [type(problem).__name__ for problem in found]
@@ -401,7 +417,7 @@ class _Loop:
             self.members.clip(lengths)
         state.step(self._rate())
         position.skipped_in_a_row = 0
-        position.loss_sum += value / len(self.members) * batch.total
+        position.loss_sum += value / len(self.members.learning) * batch.total
         position.rows += batch.total
 
     def _backward(self, batch: Batch) -> float:
@@ -427,7 +443,8 @@ class _Loop:
         epoch, total = self.state.position.epoch, 0.0
         for part in batch.divided(self.settings.accumulation):
             self.draws.begin(epoch=epoch, first=part.first, rows=len(part))
-            rows = self.noise.add(part.rows, self.draws)
+            rows = part.rows if self.learning is None else part.rows.take(self.learning)
+            rows = self.noise.add(rows, self.draws)
             with self.loan():
                 loss = self._loss(epoch, rows)
                 if not loss.requires_grad:
@@ -498,27 +515,29 @@ class _Loop:
     def _validate(self) -> list[float]:
         """Return each member's loss on its validation rows; the weights are the averaged ones.
 
-        Without such rows, that of the last epoch's steps.
+        Without such rows, that of the last epoch's steps. Of a member that no longer learns, the
+        loss at its best.
         """
         self.members.train(False)
-        looked = self._looked_at()
+        losses, learning = list(self.history.member_nlls), self.members.learning
+        for member, loss in zip(learning, self._validate_learning(), strict=True):
+            losses[member] = loss
+        return losses
+
+    def _validate_learning(self) -> list[float]:
+        """Return the loss of each member that learns."""
+        looked, learning = self.looked_at, self.members.learning
         if looked is None:
             position = self.state.position
             mean = position.loss_sum / position.rows if position.rows else math.inf
-            return [mean + offset for offset in self.batches.offsets]
+            return [mean + self.batches.offsets[member] for member in learning]
         if not self.group.alone and self.members.stack is None:
             # Such as the running means of a batch norm, which has seen the rows of its process.
             self.network.load_state_dict(self.group.agree(self.network.state_dict()))
-        found = [math.nan] * len(self.members)
+        found = [math.nan] * len(learning)
         with self.threads(), self.loan(), suppress(DIVERGED):
             found = self.members.validate(looked, self.group)
         return list(self.group.agree(found))
-
-    def _looked_at(self) -> Batches | None:
-        """Return the rows to validate on: the training rows where none are held out."""
-        if self.validation is not None:
-            return self.validation
-        return self.batches if isinstance(self.batches, Batches) else None
 
     def _consider(self, number: int, losses: Sequence[float]) -> None:
         """Keep the members that are better than before; those that have stalled stay as they are.
@@ -545,7 +564,8 @@ class _Loop:
             found = self._last_diagnosis() or self._diagnose()
             self._consider(position.epoch, losses)
         mean = position.loss_sum / position.rows if position.rows else math.nan
-        offset = sum(self.batches.offsets) / len(losses)
+        learning = self.members.learning
+        offset = sum(self.batches.offsets[member] for member in learning) / len(learning)
         epoch = Epoch(
             epoch=position.epoch,
             steps=position.batch,
@@ -567,6 +587,10 @@ class _Loop:
         elif stalled >= settings.patience:
             self.history.stopped = "no better validation loss"
         position.done = bool(self.history.stopped)
+        left = [m for m in learning if position.stalled_epochs[m] < settings.patience]
+        if self.members.stack is not None and 0 < len(left) < len(learning):
+            self.state.keep_learning(left)
+            self._turn_to_learning()
         return epoch
 
     def _last_diagnosis(self) -> Diagnosis | None:
@@ -577,11 +601,10 @@ class _Loop:
         return Diagnosis(*(getattr(epochs[-1], name) for name in Diagnosis._fields))
 
     def _diagnose(self) -> Diagnosis:
-        looked = self._looked_at()
-        if looked is None:
+        if self.looked_at is None:
             return Diagnosis(math.nan, math.nan, math.nan, math.nan, [])
         with self.threads(), self.loan():
-            return self.members.diagnose(looked)
+            return self.members.diagnose(self.looked_at)
 
     def _save(self) -> None:
         directory = None if self.place is None else self.place.directory

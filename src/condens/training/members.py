@@ -1,6 +1,6 @@
 """The networks of a run, each with its own loss: the members of an ensemble, or one network."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import torch
 from torch import Tensor
@@ -42,6 +42,8 @@ class Members:
             # By which the names of a member's state begin in the ensemble's.
             self.prefixes = [f"networks.{m}." for m in range(len(self.networks))]
         self.settings, self.scaling = settings, network.condition_scaling
+        # The numbers of those that are computed: see `keep`.
+        self.learning = list(range(len(self.networks)))
         plain = settings.bound is None and not settings.entropy
         self.stack = Stack.of(self.networks) if plain else None
         every = list(network.parameters()) if self.stack is None else self.stack.parameters
@@ -63,13 +65,24 @@ class Members:
         for module in self._modules:
             vars(module)["training"] = mode
 
+    def keep(self, learning: Sequence[int]) -> None:
+        """Compute only these members of a stack from now on, in this order."""
+        assert self.stack is not None  # others are not told apart
+        self.stack.keep([self.learning.index(member) for member in learning])
+        self.learning = list(learning)
+
     def release(self) -> None:
-        """Give the networks' parameters memory of their own again."""
+        """Give the networks' parameters memory of their own again, and turn to all of them."""
         if self.stack is not None:
             self.stack.release()
+        if len(self.learning) < len(self):
+            self.stack, self.learning = None, list(range(len(self)))
 
     def loss(self, epoch: int, batch: Rows, draws: RowDraws, *, complete: bool) -> Tensor:
-        """Return the sum of the members' objectives, each of its batch. Shapes: [M, b, …] → []."""
+        """Return the sum of the objectives of those that learn, each of its batch.
+
+        Shapes: [M, b, …] → [].
+        """
         if self.stack is None:
             losses = []
             for member, (network, part) in enumerate(
@@ -86,7 +99,7 @@ class Members:
         return self.stack.loss(features, target, weights, complete=complete)
 
     def gradient_lengths(self) -> Tensor:
-        """Return the norm of each member's gradient [M]."""
+        """Return the norm of the gradient of each that learns [M]."""
         if self.stack is None:
             return torch.stack([_length(own) for own in self._own])
         gradients = [p.grad for p in self.parameters if p.grad is not None]
@@ -107,14 +120,14 @@ class Members:
 
     @torch.no_grad()
     def validate(self, rows: Batches, group: Group) -> list[float]:
-        """Return the mean loss of each member on its rows, in original units."""
+        """Return the mean loss of each that learns on its rows, in original units."""
         device = self.parameters[0].device
-        total = torch.zeros(len(self), dtype=torch.float64, device=device)
+        total = torch.zeros(len(self.learning), dtype=torch.float64, device=device)
         if self.stack is None:
             for member, network in enumerate(self.networks):
                 total[member] = _mean_loss(network, rows, member, group)
         else:
-            size = -(-ROWS_VALIDATED_AT_A_TIME // len(self))
+            size = -(-ROWS_VALIDATED_AT_A_TIME // len(self.learning))
             for condition, target, weights in rows.aligned(size, group):
                 assert weights is not None  # `aligned` always has some
                 each = self._nll(self.stack, condition, target).double()
@@ -126,12 +139,12 @@ class Members:
         """Return the loss of each row. Shapes: [M, b, C], [M, b, D] → [M, b]."""
         if self.scaling is None or self.scaling.holds(condition):
             return stack.head.nll_of(stack.free_parameters(condition), target)
-        members = zip(self.networks, condition, target, strict=True)
+        members = zip(stack.members, condition, target, strict=True)
         return torch.stack([network.standard_nll(x, y) for network, x, y in members])
 
     @torch.no_grad()
     def diagnose(self, rows: Batches) -> Diagnosis:
-        """Return the mean diagnosis of the members, each on some of its complete rows."""
+        """Return the mean diagnosis of those that learn, each on some of its complete rows."""
         gaps = rows.rows.target.isnan().any(1)
         parts = [part if rows.complete else part[~gaps[part]] for part in rows.parts]
         # From all over the rows, which may be in order.
@@ -142,7 +155,7 @@ class Members:
                 parameters = self.stack.free_parameters(condition)
                 return diagnose_mixtures(self.stack.head.mixture(parameters), target)
         each = [rows.rows.take(part) for part in parts]
-        pairs = zip(self.networks, each, strict=True)
+        pairs = zip((self.networks[member] for member in self.learning), each, strict=True)
         return combine([diagnose(network, *part[:2]) for network, part in pairs])
 
 

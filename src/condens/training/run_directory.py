@@ -175,7 +175,6 @@ def resume(path: Path, state: State, tensors: Tensors, values: Any, ours: Identi
     values = values if isinstance(values, Mapping) else {}
     check_same(path, values.get("identity"), ours)
     try:
-        _check_forms(state.tensors(), tensors)
         state.load(tensors, values)
     except (CondensError, RuntimeError, ValueError, TypeError, KeyError) as error:
         text = str(error).strip().partition("\n")[0][:200]
@@ -199,18 +198,6 @@ def _read(path: Path) -> bytes:
 
 def _line(record: dict[str, Any]) -> str:
     return json.dumps(encode_floats(record), allow_nan=False) + "\n"
-
-
-def _check_forms(expected: Tensors, tensors: Tensors) -> None:
-    """Refuse tensors of a state that are missing, unknown or of another shape."""
-    for name in expected | tensors:
-        if name not in tensors:
-            raise ValueError(f"it lacks {name}")
-        if name not in expected:
-            raise ValueError(f"it has an unknown {name[:100]!r}")
-        got, form = (f"{t.dtype} {list(t.shape)}" for t in (tensors[name], expected[name]))
-        if got != form:
-            raise ValueError(f"it has {name} as {got} for {form}")
 
 
 # Attributes of every module, and the names of the targets: they change nothing that is learned.

@@ -1,6 +1,6 @@
 """The state of a run: weights, optimiser, averages, position, history."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -31,6 +31,7 @@ class Position:
         returns: how often the weights went back to the last good ones.
         rate_factor: by which the learning rate was lowered.
         stalled_epochs: since the best one, of each member.
+        learning: the numbers of the members that are computed.
         done: whether the run has ended.
     """
 
@@ -45,6 +46,7 @@ class Position:
     returns: int = 0
     rate_factor: float = 1.0
     stalled_epochs: list[int] = field(default_factory=list)
+    learning: list[int] = field(default_factory=list)
     done: bool = False
 
     def next_epoch(self) -> None:
@@ -96,7 +98,9 @@ class State:
                 **{f"network.{name}": buffer for name, buffer in network.named_buffers()},
             }
         self.average = [p.detach().clone() for p in self.parameters]
-        self.position = Position(stalled_epochs=[0] * len(self.members))
+        self.position = Position(
+            stalled_epochs=[0] * len(self.members), learning=self.members.learning
+        )
         self.history = History()
         self.good: Tensors = _clones(self._now())
         self.best: Tensors = _clones(network.state_dict())
@@ -124,6 +128,13 @@ class State:
         ):
             if len(of) != len(self.members):
                 raise ValueError(f"it is of {len(of)} members, not {len(self.members)}")
+        learning, known = self.position.learning, self.members.learning
+        if learning != known:
+            some = bool(learning) and sorted(set(learning) & set(known)) == learning
+            if not some or self.members.stack is None:
+                raise ValueError(f"its members {learning} learn, of {known}")
+            self.keep_learning(learning)
+        _check_forms(self.tensors(), tensors)
         self._become(_below("now.", tensors))
         self.good, self.best = _below("good.", tensors), _below("best.", tensors)
 
@@ -134,6 +145,21 @@ class State:
     def return_to_good(self) -> None:
         """Take the weights, the averages and the optimiser back; the position goes on."""
         self._become(self.good)
+
+    def keep_learning(self, learning: Sequence[int]) -> None:
+        """Go on with some members of a stack alone, of those that learn."""
+        places = [self.members.learning.index(member) for member in learning]
+        self.members.keep(learning)
+        self.position.learning = self.members.learning
+        moments = [t for held in self.moments for n, t in held.items() if n != "step"]
+        # The weights are the stack's; buffers and counts of steps are the same for all.
+        good = [
+            tensor
+            for name, tensor in self.good.items()
+            if not name.startswith("network.") and not name.endswith(".step")
+        ]
+        for tensor in (*self.average, *moments, *good):
+            tensor.data = tensor.data[places]
 
     def keep_best(self, member: int) -> None:
         """Remember a member as it is now, as the one to return."""
@@ -200,6 +226,18 @@ class State:
             self.network.load_state_dict(_below("network.", held))
         for name, tensor in self._now().items():
             tensor.copy_(held[name])
+
+
+def _check_forms(expected: Tensors, tensors: Tensors) -> None:
+    """Refuse tensors of a state that are missing, unknown or of another shape."""
+    for name in expected | tensors:
+        if name not in tensors:
+            raise ValueError(f"it lacks {name}")
+        if name not in expected:
+            raise ValueError(f"it has an unknown {name[:100]!r}")
+        got, form = (f"{t.dtype} {list(t.shape)}" for t in (tensors[name], expected[name]))
+        if got != form:
+            raise ValueError(f"it has {name} as {got} for {form}")
 
 
 def _clones(tensors: Tensors) -> Tensors:
