@@ -52,11 +52,12 @@ def test_a_right_spread_stays():
     found = [adjust(*rows_of(seed)) for seed in range(50)]
     logs = np.log([one.spread for one in found])
     errors = np.array([one.standard_error for one in found])
-    # What is left of an estimate of one standard error: 1 / (1 + e²/0.15²) of it, at most.
     low, high = stats.chi2.ppf([5e-4, 1 - 5e-4], 50) / 50
     assert low < np.mean((raw_logs(found) / errors) ** 2) < 1.3 * high
-    assert (np.abs(logs) < np.abs(raw_logs(found))).all()
-    assert abs(logs.mean()) < 4 * errors.mean() / math.sqrt(50)
+    # All are nearer to 0.1 than the rows alone have them.
+    assert (np.abs(logs - 0.1) < np.abs(raw_logs(found) - 0.1)).all()
+    part = np.mean(1 / (1 + errors**2 / 0.15**2))
+    assert abs(logs.mean() - (1 - part) * 0.1) < 4 * errors.mean() / math.sqrt(50)
     assert np.median([one.tail for one in found]) < 0.002
 
 
@@ -113,9 +114,22 @@ def test_it_is_the_maximum():
 
 
 def raw_logs(found):
-    """Return every log t before it was drawn towards 0, as a prior of deviation 0.15 does."""
-    drawn = np.log([one.spread for one in found])
-    return drawn * (1 + np.array([one.standard_error for one in found]) ** 2 / 0.15**2)
+    """Return every log t of one network before a prior of mean 0.1 and deviation 0.15."""
+    drawn = np.log([one.spread for one in found]) - 0.1
+    return 0.1 + drawn * (1 + np.array([one.standard_error for one in found]) ** 2 / 0.15**2)
+
+
+@pytest.mark.parametrize("n_rows", [5, 30, 300])
+def test_an_ensemble_is_drawn_to_a_smaller_spread_than_one_network(n_rows):
+    """The same rows, the same densities, the same error; by the formula."""
+    network, x, y = network_and_rows(n_rows)
+    together = Ensemble([copy.deepcopy(network)])
+    together.target_scaling.load_state_dict(network.target_scaling.state_dict())
+    together.condition_scaling.load_state_dict(network.condition_scaling.state_dict())
+    one, several = adjust(network, (x, y)), adjust(together, (x, y))
+    assert several.standard_error == pytest.approx(one.standard_error, rel=1e-9)
+    kept = 1 / (1 + one.standard_error**2 / 0.15**2)
+    assert math.log(one.spread / several.spread) == pytest.approx(0.2 * (1 - kept), rel=1e-6)
 
 
 def test_outliers_ask_for_a_tail_and_not_for_wider_components():

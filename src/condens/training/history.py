@@ -65,8 +65,8 @@ class Adjustment:
 
     Args:
         spread: t, by which the deviations of all components are multiplied.
-        standard_error: of log t as the rows alone suggest it, before it is drawn towards 0; NaN
-            where it was not fitted.
+        standard_error: of log t as the rows alone suggest it, before it is drawn towards what is
+            usual; NaN where it was not fitted.
         tail: ε, the weight of the tail.
         nll_before: mean negative log-likelihood of the rows without both, in the target's units;
             NaN where there were no rows.
