@@ -30,8 +30,9 @@ MIN_TAIL, MAX_TAIL, PRIOR_ROWS = 0.001, 0.05, 100.0
 # Beyond these bounds a network is wrong in more than its scale.
 MAX_SPREAD = 4.0
 # Mean of the log t that is best for rows left over, on small tables: one network is too sure of
-# itself (17 fits), the average of several that differ is wider than each of them (28 fits).
-NETWORK_PRIOR, ENSEMBLE_PRIOR = 0.1, -0.1
+# itself (17 fits), the average of several that differ is wider than each of them (24 fits), but not
+# where there are hardly any rows (6 fits with fewer held-out rows than the last).
+NETWORK_PRIOR, ENSEMBLE_PRIOR, MIN_PRIOR_ROWS = 0.1, -0.1, 20
 # How far it is from there in most cases; a few nearly noiseless tables are further.
 PRIOR_DEVIATION = 0.15
 # Places between the bounds where the likelihood is compared first: it may have several maxima.
@@ -58,11 +59,11 @@ def adjust(
     and not for wider components. Nothing else of the network changes, and nothing is random.
 
     - log t is drawn by its standard error e towards what is usual, m = 0.1 of one network and −0.1
-      of an ensemble: to m + (log t − m) / (1 + e²/0.15²), as a normal prior of deviation 0.15 does.
-      Of 1000 rows with 3 targets e is about 0.013, and nothing is lost; of 27 rows, where it is 0.1
-      to 0.2, about half of the distance is left. e is the larger of the sandwich estimate, which
-      holds where the density is wrong, and the one that the curvature of the likelihood gives: few
-      rows seldom show how much scores can vary.
+      of an ensemble (0 where fewer than 20 rows tell): to m + (log t − m) / (1 + e²/0.15²), as a
+      normal prior of deviation 0.15 does. Of 1000 rows with 3 targets e is about 0.013, and
+      nothing is lost; of 27 rows, where it is 0.1 to 0.2, about half of the distance is left. e is
+      the larger of the sandwich estimate, which holds where the density is wrong, and the one that
+      the curvature of the likelihood gives: few rows seldom show how much scores can vary.
     - ε counts the surprises among the rows and 100 more without any, and is at least 0.001 and at
       most 0.05: one row in ten that asks for a tail makes it 0.01, twenty in a thousand 0.018.
 
@@ -111,7 +112,9 @@ def set_adjustment(
     if rows is not None:
         seen = _Distances.of(network, rows, wide)
         if settings.spread == "fit":
-            usual = ENSEMBLE_PRIOR if isinstance(network, Ensemble) else NETWORK_PRIOR
+            usual = NETWORK_PRIOR
+            if isinstance(network, Ensemble):
+                usual = ENSEMBLE_PRIOR if len(rows) >= MIN_PRIOR_ROWS else 0.0
             spread, error = _fit_spread(seen, settings, usual)
         if settings.tail == "fit":
             weight = _fit_tail(seen, math.log(spread))

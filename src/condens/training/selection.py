@@ -34,6 +34,9 @@ MAX_FAILURES = 2
 TRIAL_MEMBERS, TRIAL_FOLDS, MAX_TRIAL_FOLD = 3, 2, 0.25
 # Part of the epochs that they are trained for: the first, up to a number, or else the second.
 TRIAL_FRACTION, TRIAL_EPOCHS, LONG_TRIAL_FRACTION = 0.25, 25, 0.15
+# Part of these that a member may be without a better loss: more than in long runs, since at a high
+# rate the first epochs are often worse than the start.
+TRIAL_PATIENCE = 1 / 3
 # What a row may say for or against a variant, in nats: a single one would decide the mean.
 MAX_DIFFERENCE = 1.0
 # Rows that are compared, and rows that decide which components or columns matter least.
@@ -267,11 +270,9 @@ def choose_kind(
     if (folds is None and held_out is None) or not (variants or select_columns):
         return Choice(kind)
     part = max(min(TRIAL_FRACTION, TRIAL_EPOCHS / settings.epochs), LONG_TRIAL_FRACTION)
-    trial = replace(
-        settings,
-        epochs=math.ceil(part * settings.epochs),
-        patience=math.ceil(part * settings.patience),
-    )
+    epochs = math.ceil(part * settings.epochs)
+    patience = max(math.ceil(part * settings.patience), math.ceil(TRIAL_PATIENCE * epochs))
+    trial = replace(settings, epochs=epochs, patience=patience)
 
     def attempt(make: Make, name: str) -> tuple[Ensemble, History, bool]:
         ensemble = Ensemble(make(min(TRIAL_MEMBERS, n_members)))
