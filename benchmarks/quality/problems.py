@@ -450,6 +450,34 @@ class TwoBranches(Noisy):
         return np.column_stack([x[:, 4], np.cos(x[:, 4])])
 
 
+class Ring:
+    """y = r·(cos a, sin a) with r ~ N(1 + x/2, .1²) and any angle a: more modes than components."""
+
+    scale = 0.1
+
+    def conditions(self, rows: int, rng: Generator) -> Array:
+        """Draw conditions [n, 1]."""
+        return rng.uniform(-1, 1, (rows, 1))
+
+    def draw(self, rows: int, rng: Generator) -> tuple[Array, Array]:
+        """Return conditions and targets [n, 2]."""
+        x, angle = self.conditions(rows, rng), rng.uniform(0, 2 * math.pi, rows)
+        radius = self._radius(x) + self.scale * rng.standard_normal(rows)
+        return x, radius[:, None] * np.column_stack([np.cos(angle), np.sin(angle)])
+
+    def log_prob(self, x: Array, y: Array) -> Array:
+        """Return log p(y | x): of ±|y| along a ray, over the circle."""
+        length, radius = np.hypot(*y.T), self._radius(x)
+        either = np.logaddexp(
+            *(-0.5 * ((sign * length - radius) / self.scale) ** 2 for sign in (-1, 1))
+        )
+        return either - np.log(2 * math.pi * length * self.scale * math.sqrt(2 * math.pi))
+
+    @staticmethod
+    def _radius(x: Array) -> Array:
+        return 1 + 0.5 * x[:, 0]
+
+
 class Bounded:
     """y ~ N((c, 1 − c), .15² I) cut to the unit square; c ~ U(0, 1) reaches both bounds."""
 

@@ -202,6 +202,15 @@ def bundled(name: str, part: Part, split: int, _: Path | None) -> Data:
     return _random(Rows(X, y.reshape(len(X), -1).astype(float)), part, split, 10)
 
 
+def cancer(part: Part, split: int, _: Path | None) -> Data:
+    """Load breast cancer: radius and area, which are nearly a function of the other columns."""
+    from sklearn import datasets
+
+    table = datasets.load_breast_cancer().data
+    targets = [0, 3]
+    return _random(Rows(np.delete(table, targets, 1), table[:, targets]), part, split, 10)
+
+
 def _random(rows: Rows, part: Part, split: int, count: int) -> Data:
     train, test = random_splits(len(rows.y), count)[split]
     return divided(rows.take(train), rows.take(test), part, split)
@@ -341,6 +350,7 @@ def _real_tasks() -> list[Task]:
         Task("households", households, 5, 4),
         Task("diabetes", partial(bundled, "diabetes"), 10, 1),
         Task("linnerud", partial(bundled, "linnerud"), 10, 3),
+        Task("cancer", cancer, 10, 2),
     ]
 
 
@@ -391,6 +401,7 @@ def _drawn_tasks() -> list[Task]:
         _made_task("surprise", always(problems.Surprise()), 1_000),
         _made_task("irrelevant", always(problems.Irrelevant()), 1_500),
         _made_task("steps", always(problems.Steps()), 2_000),
+        _made_task("ring", always(problems.Ring()), 1_600),
         _made_task("rows-200", always(problems.Noisy()), 200, n_splits=10),
         _made_task("rows-100000", always(problems.TwoBranches()), 100_000, n_splits=1),
         _made_task(

@@ -188,6 +188,7 @@ def test_the_optimum_of_the_arm_is_its_conditional_entropy(rng):
         problems.HeavyTails(),
         problems.Steps(),
         problems.TwoBranches(),
+        problems.Ring(),
         problems.Bounded(),
     ],
     ids=lambda problem: type(problem).__name__,
