@@ -584,7 +584,6 @@ def test_validation_rows_ask_for_more_components(radius, more):
 
 def test_what_is_preferred_clearly_is_taken_and_kept(tmp_path, monkeypatch):
     monkeypatch.setattr(construction, "VARIANT_ERRORS", -1e6)  # whatever it is
-    monkeypatch.setattr(construction, "MIN_USED", 0.0)
     # Enough epochs that trials learn something: what they begin with is the same.
     options = {"epochs": 12, "width": 8, "n_bins": 0, "random_state": 0, "warm_start": True}
     model = MDNRegressor(**options, n_members=2).fit(X, Y)

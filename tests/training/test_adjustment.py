@@ -123,10 +123,12 @@ def raw_logs(found):
 def test_an_ensemble_is_drawn_to_a_smaller_spread_than_one_network(n_rows, between):
     """The same rows, the same densities, the same error; by the formula."""
     network, x, y = network_and_rows(n_rows)
-    together = Ensemble([copy.deepcopy(network)])
-    together.target_scaling.load_state_dict(network.target_scaling.state_dict())
-    together.condition_scaling.load_state_dict(network.condition_scaling.state_dict())
-    one, several = adjust(network, (x, y)), adjust(together, (x, y))
+    ensembles = [Ensemble([copy.deepcopy(network) for _ in range(count)]) for count in (1, 2)]
+    for made in ensembles:
+        made.target_scaling.load_state_dict(network.target_scaling.state_dict())
+        made.condition_scaling.load_state_dict(network.condition_scaling.state_dict())
+    one, alone, several = (adjust(made, (x, y)) for made in (network, *ensembles))
+    assert alone.spread == pytest.approx(one.spread, rel=1e-9)  # no average of several
     assert several.standard_error == pytest.approx(one.standard_error, rel=1e-9)
     kept = 1 / (1 + one.standard_error**2 / 0.15**2)
     assert math.log(one.spread / several.spread) == pytest.approx(between * (1 - kept), rel=1e-6)

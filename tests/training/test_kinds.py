@@ -204,42 +204,6 @@ def test_a_variant_may_have_to_be_clearly_better(errors, bins):
     assert bins_of(ensemble) == bins
 
 
-@pytest.mark.parametrize(
-    ("centres", "min_used", "tried"),
-    [
-        ((-3.0, 3.0), 0.9, True),  # two groups of targets, two components: both are needed
-        ((0.0, 0.0), 1.01, False),
-        ((0.0, 0.0), 0.0, True),
-    ],
-)
-def test_a_variant_may_wait_for_all_components_to_be_used(centres, min_used, tried):
-    made, settings = [], Settings(epochs=20, batch_size=32, validation_fraction=0.1)
-    x, y = rows()
-    group = torch.arange(len(x)) % 2
-    y = torch.tensor(centres)[group].unsqueeze(1) + 0.1 * torch.randn(y.shape)
-    variants = [Variant(lambda _: kind(12, made), min_used=min_used)]
-    train_members(kind(0, made), (x, y), settings, n_members=3, variants=variants)
-    assert ((12, 3) in made) is tried
-
-
-@pytest.mark.filterwarnings("ignore:.*(Nearly all weight|are alike|explained by no)")
-def test_where_no_row_tells_what_is_used_it_is_tried():
-    """Of two targets every row has one: no row is complete."""
-    generator = torch.Generator().manual_seed(0)
-    x, y = torch.rand(60, 2, generator=generator), torch.randn(60, 2, generator=generator)
-    y[::2, 0], y[1::2, 1] = math.nan, math.nan
-    made = []
-
-    def make(count):
-        made.append(count)
-        return [MixtureNetwork.of(2, 2, n_components=2, width=4) for _ in range(count)]
-
-    settings = Settings(epochs=2, batch_size=32, validation_fraction=0.1)
-    variants = [Variant(lambda _: make, min_used=0.9)]
-    train_members(make, (x, y), settings, n_members=2, variants=variants)
-    assert made == [2, 2, 2]
-
-
 class TestColumns:
     """Twelve columns, of which the first two matter."""
 

@@ -1,6 +1,8 @@
 """Ensembles: every member is trained as it would be alone."""
 
 import copy
+import hashlib
+import json
 import math
 from dataclasses import replace
 
@@ -185,6 +187,81 @@ def test_members_that_have_stalled_are_not_computed(computed):
         for _ in range(steps)
     ]
     assert computed[-1] < computed[0] == MEMBERS
+
+
+def test_usage_is_that_of_all_members(monkeypatch):
+    """Of one that has stopped the last one, in its place: the sum over all stays one."""
+    train_options = {"folds": FOLDS, "warn": False}
+    history = train(ensemble(), data(), settings(**PATIENCE), **train_options)
+    monkeypatch.setattr(State, "keep_learning", lambda *_: None)
+    whole = train(ensemble(), data(), settings(**PATIENCE), **train_options)
+    ends = [epoch + 3 for epoch in history.member_epochs]
+    assert min(ends) < len(history.epochs) == len(whole.epochs)
+    for number, (ours, theirs) in enumerate(zip(history.epochs, whole.epochs, strict=True)):
+        assert sum(ours.usage) == pytest.approx(1)
+        for member, end in enumerate(ends):
+            own = slice(2 * member, 2 * member + 2)
+            if number < end:
+                assert ours.usage[own] == pytest.approx(theirs.usage[own], rel=1e-9)
+            else:
+                assert ours.usage[own] == pytest.approx(history.epochs[number - 1].usage[own])
+    assert all(part.has_data() for part in history.plot_diagnostics().axes)
+
+
+def test_a_failure_names_a_member_that_learns(monkeypatch):
+    """A dropped one may have the largest weights; where nothing has a gradient, these are named."""
+    together, learning, keep, whole = ensemble(), [], State.keep_learning, Stack.loss
+
+    def dropping(self, left):
+        keep(self, left)
+        learning.append(left)
+        for member in {0, 1, 2} - set(left):
+            together.members[member].head.linear.bias.data.fill_(1e6)
+
+    def loss(*given, **options):
+        if learning:
+            raise torch.linalg.LinAlgError("no")
+        return whole(*given, **options)
+
+    monkeypatch.setattr(State, "keep_learning", dropping)
+    monkeypatch.setattr(Stack, "loss", loss)
+    with pytest.raises(TrainingError, match=r"The worst parameter is networks\.") as caught:
+        train(together, data(), settings(**PATIENCE | {"batch_size": 1}), folds=FOLDS)
+    assert int(str(caught.value).partition("networks.")[2][0]) in learning[-1]
+
+
+@pytest.mark.parametrize("learning", [[], [0], [2], [0, 1], [1, 1], [7], [0, 1, 2]], ids=str)
+def test_a_state_whose_members_do_not_fit_is_refused(tmp_path, learning):
+    class StoppedError(Exception):
+        pass
+
+    def stop(epoch):
+        if epoch.epoch == 4:
+            raise StoppedError
+
+    with pytest.raises(StoppedError):
+        train(
+            ensemble(),
+            data(),
+            settings(**PATIENCE),
+            folds=FOLDS,
+            directory=tmp_path,
+            callbacks=stop,
+            checkpoint_seconds=0.0,
+        )
+    last = max(tmp_path.glob("state-*.json"))
+    written = json.loads(last.read_text())
+    position = written["values"]["position"]
+    assert position["learning"] == [1]
+    position["learning"] = learning
+    content = last.with_suffix(".safetensors").read_bytes()
+    digest = hashlib.sha256(content + json.dumps(written["values"]).encode()).hexdigest()
+    last.write_text(json.dumps(written | {"sha256": digest}))
+    for other in tmp_path.glob("state-*.json"):
+        if other != last:
+            other.unlink()
+    with pytest.raises(RunDirectoryError, match="holds a state that cannot be read"):
+        train(ensemble(), data(), settings(**PATIENCE), folds=FOLDS, directory=tmp_path)
 
 
 def test_a_run_goes_on_with_those_that_learn(tmp_path):

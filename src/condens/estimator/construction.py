@@ -51,8 +51,6 @@ BINS, DROPOUT = 24, 0.1
 # Twice as many components, up to so many, and dropout, up to so many rows, are taken where they are
 # better by so many standard errors.
 MAX_DEFAULT_COMPONENTS, MAX_DROPOUT_ROWS, VARIANT_ERRORS = 20, 40_000, 2.0
-# Members that use a smaller part of their components do not need more of them.
-MIN_USED = 0.8
 # Columns of numbers from which on doing without some is tried.
 MIN_SELECTED_COLUMNS = 5
 # Parameters that are also fields of `Settings`.
@@ -264,11 +262,7 @@ class Architecture:
             *([Variant(Members.with_bins)] if self.compares_bins else ()),
             *([Variant(Members.with_shortcut)] if self.compares_shortcut else ()),
             *(
-                Variant(
-                    partial(Members.with_components, fewer=fewer, more=more),
-                    VARIANT_ERRORS,
-                    MIN_USED,
-                )
+                Variant(partial(Members.with_components, fewer=fewer, more=more), VARIANT_ERRORS)
                 for fewer, more in pairwise(counts)
             ),
             *([Variant(Members.with_dropout, VARIANT_ERRORS)] if compares_dropout else ()),

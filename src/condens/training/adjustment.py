@@ -113,7 +113,7 @@ def set_adjustment(
         seen = _Distances.of(network, rows, wide)
         if settings.spread == "fit":
             usual = NETWORK_PRIOR
-            if isinstance(network, Ensemble):
+            if isinstance(network, Ensemble) and len(network.members) > 1:
                 usual = ENSEMBLE_PRIOR if len(rows) >= MIN_PRIOR_ROWS else 0.0
             spread, error = _fit_spread(seen, settings, usual)
         if settings.tail == "fit":

@@ -42,7 +42,8 @@ class Epoch:
     mean over the epoch's batches, noise included, at the weights of each step. Those of an
     ensemble are means over its members, each on its own rows: not the loss of the ensemble, whose
     average density is better than they are on average. So are the numbers about components, which
-    are those of every epoch at first, and of every fifth one later.
+    are those of every epoch at first, and of every fifth one later. A member that has stopped
+    counts with its best validation loss and its last usage, and in nothing else.
     """
 
     epoch: int

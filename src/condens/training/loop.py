@@ -499,7 +499,8 @@ class _Loop:
             return
         if self.members.stack is not None:
             self.members.stack.show_gradients()
-        named = dict(self.network.named_parameters())
+        computed = tuple(self.members.prefixes[member] for member in self.members.learning)
+        named = {n: p for n, p in self.network.named_parameters() if n.startswith(computed)}
         worst = max(named, key=lambda name: _badness(named[name]))
         self.history.stopped = "failed"
         self._save()
@@ -604,7 +605,21 @@ class _Loop:
         if self.looked_at is None:
             return Diagnosis(math.nan, math.nan, math.nan, math.nan, [])
         with self.threads(), self.loan():
-            return self.members.diagnose(self.looked_at)
+            found = self.members.diagnose(self.looked_at)
+        return found if self.learning is None else self._with_others(found)
+
+    def _with_others(self, found: Diagnosis) -> Diagnosis:
+        """Return a diagnosis with the usage that members had who no longer learn."""
+        learning, members = self.members.learning, len(self.members)
+        usage, count = list(self.history.epochs[-1].usage), len(found.usage) // len(learning)
+        if len(usage) != members * count:  # some had no rows to be looked at
+            return found
+        for place, member in enumerate(learning):
+            own = found.usage[place * count : (place + 1) * count]
+            usage[member * count : (member + 1) * count] = [
+                part * len(learning) / members for part in own
+            ]
+        return found._replace(usage=usage)
 
     def _save(self) -> None:
         directory = None if self.place is None else self.place.directory

@@ -59,12 +59,10 @@ class Variant(NamedTuple):
     Args:
         change: returns the other kind, or None where the best one has no such variant.
         errors: standard errors by which it has to be better.
-        min_used: the part of its components that the best one has to use; see `Diagnosis`.
     """
 
     change: Callable[[Any], Make | None]
     errors: float = 0.0
-    min_used: float = 0.0
 
 
 class Losses(NamedTuple):
@@ -295,7 +293,7 @@ def choose_kind(
         best, tried = kind, 1
         ensemble, history, stopped = attempt(kind, "kind-0")
         parts = _parts(ensemble, rows, held_out, folds)
-        lowest, used = _fold_losses(ensemble, parts), _used_part(ensemble, history)
+        lowest = _fold_losses(ensemble, parts)
         unused: tuple[int, ...] = ()
         if select_columns and not stopped:
             unused = group.agree(_unneeded(ensemble, parts, settings.seed))
@@ -305,13 +303,12 @@ def choose_kind(
                 found = _fold_losses(ensemble, parts)
                 worse, error = _difference(found, lowest, MAX_DIFFERENCE)
                 if group.agree(worse + CLEAR_ERRORS * error < 0):
-                    lowest, used = found, _used_part(ensemble, history)
+                    lowest = found
                 else:
                     unused = ()
         for variant in variants:
             other = None if stopped else variant.change(best)
-            # NaN where no row tells.
-            if other is None or group.agree(used < variant.min_used):
+            if other is None:
                 continue
             make = partial(other, unused=unused) if unused else other
             ensemble, history, stopped = attempt(make, f"kind-{tried}")
@@ -319,16 +316,9 @@ def choose_kind(
             found = _fold_losses(ensemble, parts)
             worse, error = _difference(found, lowest, MAX_DIFFERENCE)
             if group.agree(worse + variant.errors * error < 0) and not stopped:
-                best, lowest, used = other, found, _used_part(ensemble, history)
+                best, lowest = other, found
     make = partial(best, unused=unused) if unused else best
     return Choice(make, ensemble, history, stopped)
-
-
-def _used_part(ensemble: Ensemble, history: History) -> float:
-    """Return which part of their components members used, in the mean."""
-    epoch = history.epochs[max(history.best_epoch, 0)] if history.epochs else None
-    count = sum(ensemble.member_sizes) / len(ensemble.members)
-    return math.nan if epoch is None else epoch.used_components / count
 
 
 def train_members(

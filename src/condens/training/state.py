@@ -129,10 +129,12 @@ class State:
             if len(of) != len(self.members):
                 raise ValueError(f"it is of {len(of)} members, not {len(self.members)}")
         learning, known = self.position.learning, self.members.learning
+        stalled, patience = self.position.stalled_epochs, self.settings.patience
         if learning != known:
             some = bool(learning) and sorted(set(learning) & set(known)) == learning
-            if not some or self.members.stack is None:
-                raise ValueError(f"its members {learning} learn, of {known}")
+            left = [member for member in known if stalled[member] < patience]
+            if not some or self.members.stack is None or (left and left != learning):
+                raise ValueError(f"its members {learning} learn, of {left or known}")
             self.keep_learning(learning)
         _check_forms(self.tensors(), tensors)
         self._become(_below("now.", tensors))
