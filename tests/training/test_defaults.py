@@ -9,19 +9,17 @@ from condens.training import default_components, default_settings
 from condens.training.batches import batch_size
 
 
-@pytest.mark.parametrize("rows", [1, 5, 40, 500, 2999, 3000, 20_000, 10**6])
-@pytest.mark.parametrize("members", [1, 5])
-def test_enough_steps_within_bounds(rows, members):
+@pytest.mark.parametrize("rows", [1, 5, 40, 500, 5000, 20_000, 10**6])
+@pytest.mark.parametrize(("members", "enough"), [(1, 6000), (5, 10_000)])
+def test_enough_steps_within_bounds(rows, members, enough):
     settings = default_settings(rows, members)
-    small, others = (4500, 6000) if members == 1 else (7000, 10_000)
-    enough = small if rows < 3000 else others
     steps = settings.epochs * math.ceil(rows / batch_size(settings, rows))
     assert 100 <= settings.epochs <= 800
     # Fewer than enough only where there are all the epochs, more only where there are fewest.
     assert steps > 0.97 * enough or settings.epochs == 800
     assert steps <= enough or settings.epochs == 100
     assert settings.patience == math.ceil(0.12 * settings.epochs)
-    assert settings.learning_rate == (1.2e-2 if rows < 3000 else 8e-3 if rows < 40_000 else 3e-3)
+    assert settings.learning_rate == (8e-3 if rows < 40_000 else 3e-3)
     assert settings.condition_noise == 0
     assert members > 1 or settings.validation_fraction == 0.1
 

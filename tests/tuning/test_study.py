@@ -59,7 +59,7 @@ def found():
 class TestSearching:
     def test_the_defaults_come_first_and_nothing_worse_is_chosen(self, found):
         (default,) = [trial for trial in found.trials if trial.number == 0]
-        assert default.parameters == {"learning_rate": 0.012}  # one component is not the default
+        assert default.parameters == {"learning_rate": 0.008}  # one component is not the default
         assert found.best.nll <= default.nll
         assert found.model.history_.best_nll <= found.default.history_.best_nll
         assert [trial.state for trial in found.trials] == ["complete"] * 4
@@ -69,7 +69,7 @@ class TestSearching:
         assert (found.model.n_members, found.model.width, found.model.random_state) == (2, 8, 0)
         assert found.model.settings.epochs == 3
         assert found.model.directory is None
-        assert found.default.settings.learning_rate == 0.012
+        assert found.default.settings.learning_rate == 0.008
         if found.model is not found.default:
             assert found.model.settings.learning_rate == found.best.parameters["learning_rate"]
 
