@@ -2,7 +2,7 @@
 
     python benchmarks/quality/table.py benchmarks/quality/results [--final]
 
-Every method is shown at the version that ran last.
+Every method is shown at the version that ran last on a task.
 """
 
 import argparse
@@ -43,13 +43,13 @@ class Runs:
 
     def __init__(self, records: Iterable[Record]) -> None:
         records = list(records)
-        self.versions: dict[str, str] = {r["method"]: r["version"] for r in records}
+        self.versions = {(r["task"], r["method"]): r["version"] for r in records}
         self.cells: dict[tuple[str, str], dict[int, Record]] = {}
         self.reasons: dict[tuple[str, str], str] = {}
         for record in records:
             task, method = record["task"], record["method"]
             known = TASKS.get(task)
-            current = record["version"] == self.versions[method]
+            current = record["version"] == self.versions[task, method]
             if known is None or not current or record["revision"] != known.revision:
                 continue
             split, place = record["split"], (task, method)
@@ -62,7 +62,8 @@ class Runs:
         self.cells = {place: cell for place, cell in self.cells.items() if cell}
         self.tasks = [TASKS[name] for name in TASKS if any(t == name for t, _ in self.cells)]
         order = list(METHODS)
-        self.methods = sorted(self.versions, key=lambda m: (order.index(m.partition(":")[0]), m))
+        found = {method for _, method in self.versions}
+        self.methods = sorted(found, key=lambda m: (order.index(m.partition(":")[0]), m))
 
     def values(self, task: str, method: str, score: str) -> dict[int, float]:
         """Return a score by split."""
@@ -185,7 +186,7 @@ def markdown(runs: Runs, *, final: bool, uses: int) -> str:
 
 
 def _verdict(runs: Runs) -> str:
-    if "condens" not in runs.versions:
+    if "condens" not in runs.methods:
         return ""
     found = standing(runs)
     lines = []
@@ -276,7 +277,15 @@ def _left_out(runs: Runs) -> str:
 
 
 def _versions(runs: Runs) -> str:
-    lines = [f"- {method}: {version}" for method, version in runs.versions.items()]
+    lines = []
+    for method in runs.methods:
+        tasks: dict[str, list[str]] = {}
+        for task, _ in (place for place in runs.cells if place[1] == method):
+            tasks.setdefault(runs.versions[task, method], []).append(task)
+        lines += [
+            f"- {method}: {version}" + (f" ({', '.join(of)})" if len(tasks) > 1 else "")
+            for version, of in tasks.items()
+        ]
     sources = (
         "Published figures: test NLL on the standard UCI splits, of Deep Ensembles, NGBoost, Deep "
         "Evidential regression, TreeFlow and TabResFlow; Parkinsons from the MOMoGP arrangement; "
