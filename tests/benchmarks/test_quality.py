@@ -461,6 +461,20 @@ def test_the_tally_compares_common_splits_and_counts_buildings_once():
     assert table.standing(table.Runs(without))[:2] == (2, 3)
 
 
+def test_a_task_is_shown_at_the_version_that_ran_last_on_it(tmp_path):
+    """Never a mean over versions; and the page says which task has which."""
+    later = made("concrete", "condens", 1, 4.0, version="2")
+    runs = table.Runs([*RECORDS, later])
+    assert runs.values("concrete", "condens", "nll") == {1: 4.0}
+    assert runs.values("energy", "condens", "nll") == {0: 0.1}
+    lines = "".join(json.dumps(record) + "\n" for record in [*RECORDS, later])
+    (tmp_path / "runs.jsonl").write_text(lines)
+    text = table.write(tmp_path).read_text()
+    assert "- condens: 2 (concrete)\n" in text
+    assert "- condens: 1 (energy, enb, power)\n" in text
+    assert "- linear: 1\n" in text
+
+
 def test_the_page_shows_scores_sources_and_reasons(tmp_path):
     lines = "".join(json.dumps(record) + "\n" for record in RECORDS)
     (tmp_path / "runs.jsonl").write_text(lines)

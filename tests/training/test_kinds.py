@@ -10,7 +10,7 @@ import torch
 
 from condens.data import Rows
 from condens.nn import Ensemble, MixtureNetwork, PiecewiseLinear
-from condens.training import Settings, train
+from condens.training import Settings, selection, train
 from condens.training.selection import (
     MAX_DIFFERENCE,
     Losses,
@@ -202,6 +202,28 @@ def test_variants_of_the_best_kind_are_compared_too():
 def test_a_variant_may_have_to_be_clearly_better(errors, bins):
     ensemble, _ = fit([kind(0)], epochs=60, variants=others(kind(12), errors=errors))
     assert bins_of(ensemble) == bins
+
+
+@pytest.mark.parametrize(
+    ("epochs", "patience", "expected"),
+    [
+        (800, 96, (120, 40)),  # a third of 15 %
+        (60, 8, (15, 5)),  # a third of a quarter
+        (60, 60, (15, 15)),  # a run without patience has trials without
+    ],
+)
+def test_trials_are_shorter_and_more_patient(monkeypatch, epochs, patience, expected):
+    """At a high rate members are worse than their start at first: they need the time."""
+    seen = []
+
+    def spy(network, data, settings, **options):
+        seen.append((settings.epochs, settings.patience))
+        return train(network, data, replace(settings, epochs=1), **options)
+
+    monkeypatch.setattr(selection, "train", spy)
+    settings = Settings(epochs=epochs, patience=patience, validation_fraction=0.1)
+    train_members(kind(0), rows(), settings, n_members=2, variants=others(kind(3)))
+    assert seen == [expected, expected, (epochs, patience)]
 
 
 class TestColumns:
