@@ -105,20 +105,3 @@ def test_a_single_network_has_no_epistemic_entropy():
     assert torch.equal(found.total.value, found.aleatoric.value)
     with pytest.raises(ArgumentError, match="n_samples is 1, but at least 2"):
         network.entropies(data(7)[0], n_samples=1)
-
-
-def test_widening_is_that_of_the_average():
-    """By the law of total variance, from the members' moments."""
-    network = make().prepare(*data())
-    condition, _ = data(9)
-    seen = network.condition_scaling(condition).float()
-    parts = [member.mixture_of(seen, tail=False) for member in network.members]
-    means, variances = (
-        torch.stack([getattr(p, what).double() for p in parts]) for what in ("mean", "variance")
-    )
-    whole = variances.mean(0) + means.var(0, correction=0)
-    expected = 0.5 * (whole.log() - variances.log().mean(0)).mean(-1)
-    found = network.widening(seen)
-    assert (found > 0).all()
-    assert_close(found, expected)
-    assert not network.members[0].widening(seen).any()

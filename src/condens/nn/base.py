@@ -206,14 +206,6 @@ class DensityNetwork(nn.Module, ABC):
     def member_sizes(self) -> list[int]:
         """The number of components of each member; of a single network, all."""
 
-    def widening(self, condition: Tensor) -> Tensor:
-        """Return by how much densities are wider than those they average: 0 of a single network.
-
-        log σ − mean of the members' log σₘ, of standardised targets, whose mean it is, at
-        standardised conditions. Shapes: [b, C] → [b].
-        """
-        return torch.zeros(len(condition), dtype=torch.float64, device=condition.device)
-
     @torch.no_grad()
     def entropies(
         self, condition: Tensor, *, n_samples: int = 1000, generator: Generator | None = None

@@ -96,16 +96,6 @@ class Ensemble(DensityNetwork):
         each = [member._free_nll(condition, target) for member in self.members]
         return math.log(len(each)) - torch.logsumexp(-torch.stack(each), 0)
 
-    def widening(self, condition: Tensor) -> Tensor:
-        """Return by how much the average is wider than its members, see `DensityNetwork`."""
-
-        def log_deviations(network: DensityNetwork) -> Tensor:
-            mixture = network.mixture_of(condition, tail=False).to(torch.float64)
-            return 0.5 * mixture.variance.log()
-
-        members = torch.stack([log_deviations(member) for member in self.members])
-        return (log_deviations(self) - members.mean(0)).mean(-1)
-
     def components(self, logits: Tensor, start: Start) -> Parameters:
         """Return components [S] of the first member's form."""
         return self.members[0].components(logits, start)

@@ -29,19 +29,20 @@ from condens.training.settings import Settings
 MIN_TAIL, MAX_TAIL, PRIOR_ROWS = 0.001, 0.05, 100.0
 # Beyond these bounds a network is wrong in more than its scale.
 MAX_SPREAD = 4.0
-# What log t is before a held-out row is seen: m = −0.04 + min(2/n, 0.2) − d. Few held-out rows n
-# mean few training rows, of which networks are too sure; an average of members is wider than they
-# are by d, and need not be. Of 88 fits of 28 tables, ensembles and networks alone, half were best
-# within 0.04 of it, and nearly noiseless ones far below: a Cauchy distribution.
+# What log t is before a target is seen: −0.04 + min(2/n, 0.2) − d. Few held-out rows n mean few
+# training rows, of which networks are too sure; an average of members is wider than they are by d,
+# and need not be. Of 88 fits of 28 tables, ensembles and networks alone, half were best within
+# 0.04 of it, and nearly noiseless ones far below: a Cauchy distribution.
 USUAL, FEW_ROWS, MAX_FEW_ROWS, PRIOR_SCALE = -0.04, 2.0, 0.2, 0.05
 # Members that know their errors, which are independent, have d = ½ log(2 − 1/M) at most. If they
 # differ by more, each is too sure, and the average is not too wide.
 MAX_WIDENING = 0.3
-# Places of log t over which its distribution is averaged, and how many standard errors around the
-# likeliest one they reach at least.
-POSTERIOR_PLACES, REACH = 81, 6.0
-# Places between the bounds where the likelihood is compared first: it may have several maxima.
-PLACES = 17
+# Rows at which d is measured, at most.
+WIDENING_ROWS = 1024
+# Places between the bounds where the likelihood is compared first, for it may have several maxima;
+# and around the likeliest one, and what is usual, as far as REACH times their widths.
+PLACES = torch.linspace(-math.log(MAX_SPREAD), math.log(MAX_SPREAD), 17, dtype=torch.float64)
+PLACES_AROUND, REACH = 33, 6.0
 # Halvings of an interval: to nine digits of ε, and to 10⁻¹² of log t.
 TAIL_HALVINGS, SPREAD_HALVINGS = 30, 38
 # Rows that are looked at together: few, because there are numbers for each of their components.
@@ -64,10 +65,11 @@ def adjust(
     and not for wider components. Nothing else of the network changes, and nothing is random.
 
     - log t is its mean under the likelihood of the rows and a Cauchy distribution of scale 0.05
-      around what is usual, −0.04 + min(2/n, 0.2) − d, with n rows and d the median `widening` of
-      an ensemble, 0.3 at most. Rows that say little leave it there; where they clearly say
-      something else, they are believed. Where the rows' scores vary more than the curvature of
-      the likelihood says, as where the density has another shape, it counts for as much less.
+      around what is usual, −0.04 + min(2/n, 0.2) − d, with n rows and d the logarithm by which
+      an ensemble is wider than its members, 0.3 at most. Rows that say little leave it there;
+      where they clearly say something else, they are believed. Where the rows' scores vary more
+      than the curvature of the likelihood says, as where the density has another shape, it counts
+      for as much less. Rows of unequal weights tell as much as (Σw)²/Σw² rows.
     - ε counts the surprises among the rows and 100 more without any, and is at least 0.001 and at
       most 0.05: one row in ten that asks for a tail makes it 0.01, twenty in a thousand 0.018.
 
@@ -109,12 +111,17 @@ def set_adjustment(
     network: DensityNetwork, rows: Rows | None, settings: Settings, wide: Tail
 ) -> Adjustment:
     """Set both by checked rows; the tail has the components of `wide`."""
+    kept = network.spread, network.tail
     network.drop_adjustment()
     spread = 1.0 if settings.spread == "fit" else settings.spread
     weight = MIN_TAIL if settings.tail == "fit" else settings.tail
     error = before = after = math.nan
     if rows is not None:
-        seen = _Distances.of(network, rows, wide)
+        try:
+            seen = _Distances.of(network, rows, wide)
+        except BaseException:
+            network.spread, network.tail = kept
+            raise
         if settings.spread == "fit":
             spread, error = _fit_spread(seen, settings)
         if settings.tail == "fit":
@@ -136,7 +143,7 @@ class _Distances(NamedTuple):
         observed: number d of observed targets [n].
         wide: log density under the tail [n].
         weights: of the rows, with mean one [n].
-        widening: of the network at the rows [n].
+        widening: by how much the network is wider than its members, the mean of log σ/σₘ.
         offset: of the NLL, from standardised to original units.
     """
 
@@ -145,7 +152,7 @@ class _Distances(NamedTuple):
     observed: Tensor
     wide: Tensor
     weights: Tensor
-    widening: Tensor
+    widening: float
     offset: float
 
     @classmethod
@@ -153,11 +160,14 @@ class _Distances(NamedTuple):
         batches = Batches(network, rows)
         training = [module for module in network.modules() if module.training]
         network.eval()
-        with loan(network, Generator().manual_seed(0)):
-            parts = (_distances(network, some) for some in batches.in_order(ROWS_PER_BLOCK))
-            joint, squares, widening = _filled(parts, len(rows))
-        for module in training:
-            module.training = True
+        try:
+            with loan(network, Generator().manual_seed(0)):
+                parts = (_distances(network, some) for some in batches.in_order(ROWS_PER_BLOCK))
+                joint, squares = _filled(parts, len(rows))
+                widening = _widening(network, batches.rows)
+        finally:
+            for module in training:
+                module.training = True
         target, weights = batches.rows.target.double(), batches.rows.weights
         return cls(
             joint,
@@ -170,17 +180,21 @@ class _Distances(NamedTuple):
         )
 
     @property
+    def n_rows(self) -> float:
+        """As many rows of one weight would tell as much: (Σw)²/Σw²."""
+        return float(self.weights.sum().square() / self.weights.square().sum())
+
+    @property
     def usual(self) -> float:
         """What log t is before a target is seen."""
-        widening = float(self.widening.nan_to_num().clamp(0.0, MAX_WIDENING).median())
-        return USUAL + min(FEW_ROWS / len(self.joint), MAX_FEW_ROWS) - widening
+        return USUAL + min(FEW_ROWS / self.n_rows, MAX_FEW_ROWS) - self.widening
 
     @property
     def blocks(self) -> list["_Distances"]:
         """Some rows at a time, which fit into the cache."""
-        *columns, offset = self
+        *columns, widening, offset = self
         parts = zip(*(column.split(ROWS_PER_BLOCK) for column in columns), strict=True)
-        return [_Distances._make([*part, offset]) for part in parts]
+        return [_Distances._make([*part, widening, offset]) for part in parts]
 
     def _body(self, log_spread: float) -> Tensor:
         """Return log πₖpₖ at t [n, K]."""
@@ -235,8 +249,8 @@ def _filled(parts: Iterable[tuple[Tensor, ...]], n_rows: int) -> list[Tensor]:
     return wholes
 
 
-def _distances(network: DensityNetwork, rows: Rows) -> tuple[Tensor, Tensor, Tensor]:
-    """Return log πₖpₖ and squared distances [b, K] of standardised rows, and the widening [b]."""
+def _distances(network: DensityNetwork, rows: Rows) -> tuple[Tensor, Tensor]:
+    """Return log πₖpₖ and squared distances [b, K] of standardised rows."""
     mixture, target = network.mixture_of(rows.condition).to(torch.float64), rows.target.double()
     density, peak = (torch.empty_like(mixture.logits) for _ in range(2))
     patterns, pattern = (~target.isnan()).unique(dim=0, return_inverse=True)
@@ -246,17 +260,33 @@ def _distances(network: DensityNetwork, rows: Rows) -> tuple[Tensor, Tensor, Ten
         density[some] = part.component_log_prob(target[some][:, dims])
         peak[some] = part.peak_log_prob()
     density = density.clamp(min=LOST)
-    return (
-        torch.log_softmax(mixture.logits, -1) + density,
-        2 * (peak - density).clamp(min=0.0),
-        network.widening(rows.condition),
-    )
+    return torch.log_softmax(mixture.logits, -1) + density, 2 * (peak - density).clamp(min=0.0)
+
+
+def _widening(network: DensityNetwork, rows: Rows) -> float:
+    """Return the mean over rows of log σ/σₘ, over members and targets, from 0 to 0.3 each."""
+    if len(network.member_sizes) == 1:
+        return 0.0
+    every = slice(None, None, math.ceil(len(rows) / WIDENING_ROWS))
+    body = network.parameters_of(rows.condition[every], tail=False).to(torch.float64)
+    parts = zip(*(tensor.split(network.member_sizes, 1) for tensor in body), strict=True)
+    members = [network.form.mixture(type(body)(*part), network.names) for part in parts]
+    means = torch.stack([member.mean for member in members])
+    variances = torch.stack([member.variance for member in members])
+    whole = variances.mean(0) + means.var(0, correction=0)
+    widening = 0.5 * (whole.log() - variances.log().mean(0)).mean(-1)
+    # Where a variance is beyond all numbers: inf, or inf - inf.
+    widening = widening.nan_to_num(nan=MAX_WIDENING).clamp(0.0, MAX_WIDENING)
+    if rows.weights is None:
+        return float(widening.mean())
+    weights = rows.weights[every].double()
+    return float((weights * widening).sum() / weights.sum())
 
 
 def _fit_tail(seen: _Distances, log_spread: float) -> float:
     """Return the best weight of the tail at some spread.
 
-    The posterior mode of EM's fixed point ε = (Σ w r + 100 · 0.001) / (n + 100), with r the
+    The posterior mode of EM's fixed point ε = (Σ w r + 100 · 0.001) / (Σ w + 100), with r the
     probability that a row comes from the tail. The likelihood is concave in ε: by bisection.
     """
     # r = εg / (p + ε(g − p)), with the larger of the two as unit.
@@ -265,7 +295,7 @@ def _fit_tail(seen: _Distances, log_spread: float) -> float:
     own, wide = (body - unit).exp(), (seen.wide - unit).exp()
 
     gain = wide - own
-    gained = seen.weights * gain
+    gained = seen.n_rows * seen.weights * gain / len(gain)
 
     def rises(weight: float) -> bool:
         slope = float((gained / (own + weight * gain)).sum())
@@ -281,37 +311,47 @@ def _fit_tail(seen: _Distances, log_spread: float) -> float:
 
 
 class _Likeliest(NamedTuple):
-    """The log t that is likeliest by rows, its standard error, and the power of their likelihood.
+    """The log t that is likeliest by rows.
 
-    The power makes the curvature of the likelihood that of the sandwich estimate, which holds where
-    the density is wrong, if that is the smaller one: few rows seldom show how much scores vary.
+    Args:
+        place: log t.
+        power: of the likelihood, at most one. It makes its curvature that of the sandwich estimate,
+            which holds where the density is wrong, if that is the smaller one: few rows seldom show
+            how much scores vary. One row alone shows nothing of it.
+        error: the standard error, inf where the likelihood has no curvature.
+        width: of the likelihood's peak: the error, but at a bound how fast it falls.
     """
 
     place: float
-    error: float
     power: float
+    error: float
+    width: float
 
 
-def _likeliest(seen: _Distances, weight_at: Callable[[float], float]) -> _Likeliest | None:
-    """Return the likeliest log t; None where the rows do not tell."""
-    most = math.log(MAX_SPREAD)
-    places = torch.linspace(-most, most, PLACES, dtype=torch.float64).tolist()
+def _likeliest(seen: _Distances, weight_at: Callable[[float], float]) -> _Likeliest:
+    places = PLACES.tolist()
     values = [seen.mean(place, weight_at(place)) for place in places]
-    best = max(range(PLACES), key=values.__getitem__)
-    low, high = places[max(best - 1, 0)], places[min(best + 1, PLACES - 1)]
+    best = max(range(len(places)), key=values.__getitem__)
+    low, high = places[max(best - 1, 0)], places[min(best + 1, len(places) - 1)]
     # The slope of the profile is that at the best weight, by the envelope theorem.
     for _ in range(SPREAD_HALVINGS):
         middle = 0.5 * (low + high)
-        slope, _ = seen.derivatives(middle, weight_at(middle))
-        low, high = (middle, high) if float((seen.weights * slope).sum()) > 0 else (low, middle)
+        slopes, _ = seen.derivatives(middle, weight_at(middle))
+        low, high = (middle, high) if float((seen.weights * slopes).sum()) > 0 else (low, middle)
     place = 0.5 * (low + high)
-    scores, second = seen.derivatives(place, weight_at(place))
-    count, curvature = len(scores), -float((seen.weights * second).sum())
-    if count < 2 or not curvature > 0:
-        return None
-    variation = float((seen.weights * scores).square().sum()) * count / (count - 1)
-    power = min(1.0, curvature / variation) if variation > 0 else 1.0
-    return _Likeliest(place, 1 / math.sqrt(power * curvature), power)
+    slopes, seconds = (seen.weights * part for part in seen.derivatives(place, weight_at(place)))
+    slope, curvature = float(slopes.sum()), max(-float(seconds.sum()), 0.0)
+    variation = float((slopes - slopes.mean()).square().sum())
+    count, n_rows = len(slopes), seen.n_rows
+    # Right densities have a variation of curvature · count / n_rows.
+    excess = variation * n_rows / count
+    power = (n_rows - 1) / count * (curvature / excess if excess > curvature > 0 else 1.0)
+    information = power * curvature
+    error, width = (
+        1 / math.sqrt(value) if value > 0 else math.inf
+        for value in (information, information + (power * slope) ** 2)
+    )
+    return _Likeliest(place, power, error, width)
 
 
 def _fit_spread(seen: _Distances, settings: Settings) -> tuple[float, float]:
@@ -320,14 +360,12 @@ def _fit_spread(seen: _Distances, settings: Settings) -> tuple[float, float]:
     def weight_at(place: float) -> float:
         return _fit_tail(seen, place) if settings.tail == "fit" else settings.tail
 
-    found = _likeliest(seen, weight_at)
-    if found is None:
-        return 1.0, math.inf
-    most, reach, usual = math.log(MAX_SPREAD), REACH * found.error, seen.usual
-    low = max(min(found.place, usual) - reach, -most)
-    high = min(max(found.place, usual) + reach, most)
-    places = torch.linspace(low, high, POSTERIOR_PLACES, dtype=torch.float64)
-    means = places.new_tensor([seen.mean(x, weight_at(x)) for x in places.tolist()])
-    prior = -torch.log1p(((places - usual) / PRIOR_SCALE).square())
-    chances = torch.softmax(found.power * len(seen.joint) * means + prior, 0)
-    return math.exp(float((chances * places).sum())), found.error
+    found, usual = _likeliest(seen, weight_at), seen.usual
+    around = torch.linspace(-REACH, REACH, PLACES_AROUND, dtype=torch.float64)
+    peaks = [usual + PRIOR_SCALE * around, found.place + min(found.width, 1.0) * around]
+    places = torch.cat([PLACES, *peaks]).clamp(PLACES[0], PLACES[-1]).unique()
+    means = places.new_tensor([seen.mean(place, weight_at(place)) for place in places.tolist()])
+    prior = torch.log1p(((places - usual) / PRIOR_SCALE).square())
+    heights = torch.softmax(found.power * len(seen.joint) * means - prior, 0)
+    mean = torch.trapezoid(heights * places, places) / torch.trapezoid(heights, places)
+    return math.exp(float(mean)), found.error
