@@ -3,6 +3,7 @@
 python benchmarks/quality/plot.py benchmarks/quality/results [--final]
 """
 
+import math
 from pathlib import Path
 
 from matplotlib.figure import Figure
@@ -25,19 +26,21 @@ ALLOWED, LINEAR = 0.02, 0.1
 
 
 def points(runs: Runs) -> dict[str, dict[str, float]]:
-    """Return, by task and method, nats per target beyond the best peer's; the lowest task last."""
+    """Return, by task and method, nats per target beyond the best peer's; the lowest task last.
+
+    All are placed by their differences from condens, each on the splits of both: the best peer
+    lies at zero.
+    """
     found = {}
     for task in runs.tasks:
-        gap = runs.difference(task.name, "condens", "nll")
-        mine = runs.value(task.name, "condens", "nll")
-        if gap is None or mine is None:
+        best = runs.difference(task.name, "condens", "nll")
+        if best is None or not math.isfinite(best[0]):
             continue
-        best = mine.mean - gap[0]
-        means = {m: runs.value(task.name, m, "nll") for m in STYLES}
+        gaps = {method: runs.gap(task.name, "condens", method, "nll") for method in STYLES}
         found[task.name] = {
-            method: (value.mean - best) / task.dimensions
-            for method, value in means.items()
-            if value is not None
+            method: (best[0] - gap) / task.dimensions
+            for method, gap in gaps.items()
+            if gap is not None and math.isfinite(gap)
         }
     return dict(sorted(found.items(), key=lambda item: -item[1]["condens"]))
 

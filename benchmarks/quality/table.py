@@ -81,14 +81,19 @@ class Runs:
         (record,) = self.cells[task, method].values()
         return Value(float(each[0]), float(record.get(f"{score}_error", math.nan)))
 
+    def gap(self, task: str, method: str, other: str, score: str) -> float | None:
+        """Return a method's score minus another's, mean over the splits of both."""
+        mine, theirs = self.values(task, method, score), self.values(task, other, score)
+        common = sorted(mine.keys() & theirs.keys())
+        if not common:
+            return None
+        return float(np.mean([mine[split] - theirs[split] for split in common]))
+
     def difference(self, task: str, method: str, score: str) -> tuple[float, str] | None:
         """Return a method's score minus that of its best peer, on the splits of both."""
-        mine, gaps = self.values(task, method, score), {}
-        for peer in self.methods:
-            theirs = {} if find_method(peer).ours else self.values(task, peer, score)
-            common = sorted(mine.keys() & theirs.keys())
-            if common:
-                gaps[peer] = float(np.mean([mine[split] - theirs[split] for split in common]))
+        peers = [peer for peer in self.methods if not find_method(peer).ours]
+        found = {peer: self.gap(task, method, peer, score) for peer in peers}
+        gaps = {peer: gap for peer, gap in found.items() if gap is not None}
         if not gaps:
             return None
         best = max(gaps, key=gaps.__getitem__)
@@ -164,8 +169,9 @@ def markdown(runs: Runs, *, final: bool, uses: int) -> str:
     parts = [
         "# Quality of densities",
         f"Scores of {kind}, by `{command}`: mean ± standard error over splits, lower is better, "
-        "the best of each row in bold. Defaults everywhere, one thread; n is the number of "
-        "training rows, D of targets.",
+        "in bold what no other beats on the splits of both. Defaults everywhere, one thread; n "
+        "is the number of training rows, D of targets; a number in brackets, of splits where "
+        "they are fewer than others of the row have.",
     ]
     if final:
         parts.append(f"The test rows have been looked at {uses} time(s): `final_uses.jsonl`.")
@@ -235,12 +241,18 @@ def _sizes(runs: Runs, task: Task) -> list[str]:
 
 
 def _cells(runs: Runs, task: Task, score: str) -> list[str]:
-    values = {method: runs.value(task.name, method, score) for method in runs.methods}
-    known = [value.mean for value in values.values() if value and math.isfinite(value.mean)]
+    splits = {method: len(runs.values(task.name, method, score)) for method in runs.methods}
     cells = []
-    for value in values.values():
-        text = "–" if value is None else str(value)
-        cells.append(f"**{text}**" if value and known and value.mean == min(known) else text)
+    for method in runs.methods:
+        value = runs.value(task.name, method, score)
+        if value is None:
+            cells.append("–")
+            continue
+        gaps = [runs.gap(task.name, method, other, score) for other in runs.methods]
+        best = math.isfinite(value.mean) and not any(gap is not None and gap > 0 for gap in gaps)
+        text = f"**{value}**" if best else str(value)
+        fewer = splits[method] < max(splits.values())
+        cells.append(f"{text} ({splits[method]})" if fewer else text)
     return cells
 
 

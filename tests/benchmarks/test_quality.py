@@ -19,6 +19,7 @@ sys.path.insert(0, str(QUALITY))
 
 import journal  # noqa: E402
 import methods  # noqa: E402
+import plot  # noqa: E402
 import problems  # noqa: E402
 import run  # noqa: E402
 import scores  # noqa: E402
@@ -479,12 +480,29 @@ def test_the_page_shows_scores_sources_and_reasons(tmp_path):
     lines = "".join(json.dumps(record) + "\n" for record in RECORDS)
     (tmp_path / "runs.jsonl").write_text(lines)
     text = table.write(tmp_path).read_text()
-    assert "| concrete | 100 | 1 | 2 of 20 | NLL | **2.50 ± 0.50** | 3.00 ± 0.50 | 2.9 |" in text
+    assert "| concrete | 100 | 1 | 2 of 20 | NLL | 2.50 ± 0.50 | 3.00 ± 0.50 | **2.9** (1)" in text
     assert "2.9 TabResFlow" in text
     assert "ngboost on diabetes: failed: ValueError: no" in text
     assert "ahead of every peer on 0 of 3 tasks" in text
     assert "∞" in text
     assert "Test" not in text
+
+
+def test_the_picture_and_the_bold_type_compare_common_splits():
+    """A hard split that only condens ran puts it behind nobody."""
+    records = [
+        made("enb", "condens", 0, 1.0),
+        made("enb", "condens", 1, 9.0),
+        made("enb", "linear", 0, 3.0),
+        made("enb", "ngboost", 0, 2.0),
+        made("power", "condens", 0, "inf"),
+        made("power", "linear", 0, 3.0),
+    ]
+    runs = table.Runs(records)
+    assert plot.points(runs) == {"enb": {"condens": -0.5, "linear": 0.5, "ngboost": 0.0}}
+    assert "| **5.0 ± 4.0** | 3 (1) | 2 (1) | -1 (ngboost) |" in table.markdown(
+        runs, final=False, uses=0
+    )
 
 
 def test_a_coverage_is_pooled_by_rows():
