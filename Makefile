@@ -34,7 +34,8 @@ test-sanitised: $(STAMP)
 	PYTHONPATH=$(SANITISED)/lib ASAN_OPTIONS=detect_leaks=0 CONDENS_SANITISED=$(SANITISED)/lib \
 	LD_PRELOAD="$$(gcc -print-file-name=libasan.so) $$(gcc -print-file-name=libstdc++.so.6)" \
 		$(BIN)/python -m pytest -q -s -p no:cacheprovider -k "misuse or native" \
-		tests/kernels/test_misuse.py tests/functional/test_fused_linear.py \
+		tests/kernels/test_misuse.py tests/kernels/test_native_networks.py \
+		tests/functional/test_fused_linear.py \
 		tests/functional/test_missing.py \
 		tests/functional/test_fused.py::test_loss_and_gradients_are_those_of_layer_1 \
 		tests/functional/test_sampling.py::test_every_draw_is_the_one_solved_alone

@@ -44,9 +44,11 @@ setup(
             depends=[
                 f"src/condens/kernels/_{part}.h"
                 for part in (
+                    "adamw",
                     "checks",
                     "dropout",
                     "level",
+                    "mlp",
                     "nll",
                     "partial",
                     "problem",

@@ -69,6 +69,54 @@ def outputs(rows=ROWS):
     }
 
 
+def network(rows=ROWS):
+    """Two members with numbers, bins, vectors, a mask, and a head that reads all of them."""
+    bins, vectors, width, outputs = 3, 2, 5, K * (1 + D + T)
+    edge = torch.arange(bins).float().repeat(F, 1)
+    return {
+        "numbers": torch.randn(2, rows, F),
+        "vectors": torch.randn(2, rows, vectors),
+        "target": torch.randn(2, rows, D),
+        "weights": torch.rand(2, rows),
+        "edge": edge,
+        "slope": torch.ones_like(edge),
+        "first": torch.randn(2, F * (1 + bins) + vectors, width),
+        "first bias": torch.randn(2, 1, width),
+        "hidden": torch.randn(2, width, width),
+        "hidden bias": torch.randn(2, 1, width),
+        "mask": torch.randint(2, (2, rows, width)).float(),
+        "head": torch.randn(2, width + F + vectors, outputs),
+        "head bias": torch.randn(2, 1, outputs),
+    }
+
+
+def of_network(function, **options):
+    """Call a function of a network that is given by its parts."""
+
+    def call(*, edge, slope, numbers, vectors, target, weights, **parts):
+        first, hidden, head = (
+            native.Layer(parts[name], parts[f"{name} bias"], parts["mask"] if masked else None)
+            for name, masked in (("first", False), ("hidden", True), ("head", False))
+        )
+        made = native.Network((K, D, T), edge, slope, True, 0.0, math.inf)
+        given = (numbers, vectors, target, *((weights,) if options else ()))
+        return function(made, [first, hidden, head], *given, **options)
+
+    return call
+
+
+def parameter_of_members(_rows=ROWS):
+    return {
+        **{name: torch.randn(2, 3, 4) for name in ("weight", "first")},
+        **{name: torch.rand(2, 3, 4) for name in ("second", "average", "gradient")},
+    }
+
+
+def take_step(*, gradient, **parts):
+    adamw = native.AdamW([native.Weights(**parts)], [True])
+    return adamw.step([gradient], step=1, rate=0.1, decay=0.1, clip=1.0, follow=0.1)
+
+
 def draws(rows=ROWS):
     return {
         "noise": torch.randn(7, rows, D),
@@ -157,6 +205,9 @@ STRICT = {
             outputs, pulled, target, to_target, (K, D, T), weights, 0.0, math.inf
         ),
     ),
+    "native.mlp": (network, of_network(native.mlp, to_vectors=True)),
+    "native.mlp_nll": (network, of_network(native.mlp_nll)),
+    "native.AdamW": (parameter_of_members, take_step),
     "native.draw": (draws, native.draw),
     "ops.draw": (draws, torch.ops.condens.draw),
     "linear_loss": (
@@ -205,7 +256,7 @@ STRICTLY = {
 }
 
 
-UNREAD = ("functional.nll", "ops.nll", "native.forward", "partial_log_prob")
+UNREAD = ("functional.nll", "ops.nll", "native.forward", "partial_log_prob", "native.mlp_nll")
 CONVERTED = ("another precision", "half precision", "whole numbers")
 BROADCAST = ("a number", "one row")
 BROADCASTING = ("functional.loss", "linear_loss", "linear_loss with gaps")
@@ -213,7 +264,7 @@ BROADCASTING = ("functional.loss", "linear_loss", "linear_loss with gaps")
 
 def is_a_use(door, argument, misuse):
     """Tell whether a door knows what is meant after all."""
-    if argument == "to_target":
+    if argument in ("to_target", "mask", "average"):
         return misuse == "none"
     if door.startswith("ops.") and misuse == "without memory":
         return True  # torch asks for the shape alone
@@ -431,6 +482,96 @@ def test_numbers_that_no_draws_are_made_of(place, values):
             native._module.sample(*numbers[:place], value, *numbers[place + 1 :])
 
 
+def network_numbers(each=False):
+    """Return the tensors and the numbers of a call that C accepts: see `mlp_checked`."""
+    made = {name: t.contiguous() for name, t in network(5).items()}
+    outputs, inputs = K * (1 + D + T), F + 2
+    sizes = [2, 5, F, 2, 3, 5, 2, K, D, T, 1]
+    losses, rows, pulled = torch.empty(2), torch.empty(2, 5), torch.empty(2, 5, 2)
+    written = [0, 0, rows.data_ptr()] if each else [losses.data_ptr(), pulled.data_ptr(), 0]
+    read = [made[name].data_ptr() for name in ("numbers", "vectors", "edge", "slope", "target")]
+    strides = [5 * F, F, 10, 2, 5 * D, D, 5, 1]
+    gradients, layers = [], []
+    for name in ("first", "hidden", "head"):
+        own = [torch.empty_like(made[name]), torch.empty_like(made[f"{name} bias"])]
+        gradients += own
+        layers += [made[name].data_ptr(), made[f"{name} bias"].data_ptr()]
+        layers += [made["mask"].data_ptr() if name == "hidden" else 0]
+        layers += [0, 0] if each else [t.data_ptr() for t in own]
+    assert made["head"].shape == (2, 5 + inputs, outputs)
+    numbers = [0.0, 0.0, 0, 1, *sizes, *read, made["weights"].data_ptr(), *written, *strides]
+    return (*made.values(), losses, rows, pulled, *gradients), [*numbers, *layers]
+
+
+@pytest.mark.parametrize(
+    ("place", "values"),
+    [
+        *((i, (math.nan, -1.0, math.inf)) for i in (0, 1)),
+        (3, (0, -1)),
+        *((i, (0, *HUGE)) for i in (4, 9, 11, 12)),
+        *((i, HUGE) for i in (5, 6, 7, 8)),
+        (10, (0, -1, 33, 2**62)),
+        (13, (0, 1, 4, *HUGE)),
+        (14, (2, -1)),
+        *((i, (0, 1, 2, 3)) for i in (15, 16, 17, 18, 19, 21)),
+        (22, (1, 2, 3)),
+        *((i, (-1, 2**56, 2**63 - 1)) for i in range(24, 32)),
+        *((i, (0, 1, 2, 3)) for i in (32, 33, 35, 36, 37, 38, 40, 41, 42, 43, 45, 46)),
+        *((i, (4096,)) for i in (34, 44)),  # a mask of the first layer, and of the head
+    ],
+)
+def test_numbers_that_no_network_is_made_of(place, values):
+    kept, numbers = network_numbers()
+    native._module.mlp(*numbers)
+    assert all(t.isfinite().all() for t in kept[-6:])
+    for value in values:
+        with pytest.raises((ValueError, OverflowError)):
+            native._module.mlp(*numbers[:place], value, *numbers[place + 1 :])
+
+
+def test_a_network_writes_losses_of_rows_or_gradients_and_nothing_twice():
+    kept, numbers = network_numbers(each=True)
+    native._module.mlp(*numbers)
+    assert kept[14].isfinite().all()
+    for place in (21, 22, 35, 46):  # a loss, or a gradient, beside those of rows
+        with pytest.raises(ValueError, match="address"):
+            native._module.mlp(*numbers[:place], kept[0].data_ptr(), *numbers[place + 1 :])
+    kept, numbers = network_numbers()
+    for place, other in ((21, 36), (22, 15), (35, 32), (36, 41), (46, 17)):
+        with pytest.raises(ValueError, match="shares memory"):
+            native._module.mlp(*numbers[:place], numbers[other], *numbers[place + 1 :])
+
+
+@pytest.mark.parametrize(
+    ("place", "values"),
+    [
+        *((i, (math.nan, -1.0, math.inf)) for i in (0, 1, 2, 3, 4, 6)),
+        (5, (math.nan, -1.0)),
+        *((i, (math.nan, -1.0, 0.0, math.inf)) for i in (7, 8)),
+        (10, (0, -1)),
+        (11, (-1, 2**40, 2**62)),
+        (12, (0, -1, 257, 2**62)),
+        (13, (0, 1, 2, 3)),
+        (14, (-1, 2**40, 2**62)),
+        *((i, (0, 1, 2, 3)) for i in range(16, 20)),
+        (20, (1, 2, 3)),
+    ],
+)
+def test_numbers_that_no_step_is_made_of(place, values):
+    made = parameter_of_members()
+    order = ("gradient", "weight", "first", "second", "average")
+    lengths, addresses = torch.empty(2).double(), [made[name].data_ptr() for name in order]
+    reals = [0.1, 0.9, 0.999, 1e-8, 0.1, 1.0, 0.1, 0.1, 0.001]
+    numbers = [*reals, 0, 1, 2, 1, lengths.data_ptr(), 12, 1, *addresses]
+    native._module.adamw(*numbers)
+    for value in values:
+        with pytest.raises((ValueError, OverflowError)):
+            native._module.adamw(*numbers[:place], value, *numbers[place + 1 :])
+    for place in range(17, 21):
+        with pytest.raises(ValueError, match="shares memory"):
+            native._module.adamw(*numbers[:place], addresses[0], *numbers[place + 1 :])
+
+
 @pytest.mark.parametrize(
     ("place", "values"),
     [
@@ -541,7 +682,12 @@ def test_numbers_that_no_native_mask_is_made_of(place, values):
 )
 def test_calls_with_other_things_than_numbers(wrong):
     module = native._module
-    for function in (module.nll, module.sample, module.partial, module.mask):
+    for function in (
+        *(module.nll, module.sample, module.partial),
+        module.mask,
+        module.mlp,
+        module.adamw,
+    ):
         with pytest.raises((TypeError, ValueError)):
             function(*wrong)
 

@@ -11,6 +11,7 @@ from condens.functional import fused_linear
 from condens.kernels import native
 from condens.nn import HEADS, MLP, Ensemble, FullHead, MixtureNetwork
 from condens.nn import stack as stacks
+from condens.nn.embeddings import PiecewiseLinear
 from condens.nn.randomness import RowDraws, drawing_from
 from condens.nn.stack import Stack
 
@@ -59,7 +60,7 @@ def one_by_one(networks, condition, target, weights):
 
 def at_once(networks, condition, target, weights):
     stack = Stack.of(networks)
-    total = stack.loss(stack.features(condition), target, weights, complete=False)
+    total = stack.loss(condition, target, weights, complete=False)
     total.backward()
     stack.show_gradients()
     return total, [p.grad for member in networks for p in member.parameters()]
@@ -104,6 +105,159 @@ def test_many_outputs_go_member_by_member(case, monkeypatch):
     expected = one_by_one(networks, *given)
     monkeypatch.setattr(fused_linear, "MAX_STACKED_OUTPUTS", 0)
     assert_close(at_once(networks, *given), expected, rtol=1e-10, atol=1e-12)
+
+
+needs_native = pytest.mark.skipif(bool(native.missing), reason=native.missing)
+
+
+@pytest.fixture
+def computed(monkeypatch):
+    """What the native kernel was called for, whole networks at once."""
+    found = []
+    for name in ("mlp", "mlp_nll"):
+        whole = getattr(native, name)
+
+        def counted(*given, name=name, whole=whole, **options):
+            found.append(name)
+            return whole(*given, **options)
+
+        monkeypatch.setattr(native, name, counted)
+    return found
+
+
+def natively(stack, condition, target, weights, *, part=1.0, complete=True):
+    for leaf in stack.parameters:
+        leaf.grad = None
+    total = stack.backward(condition, target, weights, complete=complete, part=part)
+    stack.show_gradients()
+    return total, [p.grad for member in stack.members for p in member.parameters()]
+
+
+KINDS = {
+    "plain": {},
+    "one block": {"depth": 2},
+    "one layer": {"depth": 1},
+    "odd width": {"width": 37},
+    "diagonal": {"covariance": "diagonal"},
+    "bounds": {"floor": 0.05, "ceiling": 4.0},
+    "shortcut": {"shortcut": True},
+    "bins": {"bins": 5},
+    "bins and a shortcut": {"bins": 5, "shortcut": True},
+    "categories": {"categories": CODES},
+    "categories, bins and a shortcut": {"categories": CODES, "bins": 4, "shortcut": True},
+    "categories alone": {"categories": CODES, "conditions": 2, "shortcut": True},
+}
+
+
+def prepared(**options):
+    """Return networks with bins where the rows are, and some of these rows."""
+    condition, target, weights = rows(codes="categories" in options, weights=True)
+    condition = condition[..., -options.get("conditions", 4) :]
+    networks = members(**options)
+    if "bins" in options:
+        condition[..., 1] = condition[..., 1].round()  # some bins less than others
+        fitted = Ensemble(networks).prepare(condition.flatten(0, 1), target.flatten(0, 1))
+        networks = list(fitted.members)
+    return networks, condition, target, weights
+
+
+@needs_native
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("kind", KINDS)
+def test_whole_networks_in_one_call(kind, weighted, computed):
+    networks, condition, target, weights = prepared(**KINDS[kind])
+    weights = weights if weighted else None
+    expected = one_by_one(networks, condition, target, weights)
+    stack = Stack.of(networks)
+    total, gradients = natively(stack, condition, target, weights)
+    assert computed == ["mlp"]
+    assert total == pytest.approx(expected[0].item(), rel=1e-12)
+    assert_close(gradients, list(expected[1]), rtol=1e-9, atol=1e-13)
+    part, parts = natively(stack, condition, target, weights, part=0.25)
+    assert part == pytest.approx(0.25 * total, rel=1e-12)
+    assert_close(parts, [0.25 * g for g in gradients], rtol=1e-12, atol=0)
+    # Another part is added, and the loss of rows is the same without gradients.
+    stack.backward(condition, target, weights, complete=True)
+    stack.show_gradients()
+    added = [p.grad for member in networks for p in member.parameters()]
+    assert_close(added, [1.25 * g for g in gradients], rtol=1e-10, atol=1e-14)
+    each = [
+        one.head.nll(one.features(x), y)
+        for one, x, y in zip(networks, condition, target, strict=True)
+    ]
+    assert_close(stack.nll(condition, target), torch.stack(each), rtol=1e-11, atol=1e-11)
+    assert computed[-1] == "mlp_nll"
+
+
+@needs_native
+@pytest.mark.parametrize("kind", ["plain", "bins and a shortcut", "categories"])
+def test_dropout_of_whole_networks_is_that_of_torch(kind, computed):
+    networks, condition, target, _ = prepared(dropout=0.4, **KINDS[kind])
+    stack, draws = Stack.of(networks), RowDraws(range(MEMBERS))
+    stack.backbone.train()
+    with drawing_from(networks[0], draws):
+        draws.begin(epoch=2, first=5, rows=ROWS)
+        expected = stack.loss(condition, target, None, complete=True)
+        gradients = torch.autograd.grad(expected, stack.parameters)
+        draws.begin(epoch=2, first=5, rows=ROWS)
+        total, _ = natively(stack, condition, target, None)
+    assert computed == ["mlp"]
+    assert total == pytest.approx(expected.item(), rel=1e-12)
+    found = [leaf.grad for leaf in stack.parameters]
+    assert_close(found, list(gradients), rtol=1e-9, atol=1e-13)
+
+
+def bent_edges(networks):
+    """Move an edge, so that two bins overlap."""
+    for one in networks:
+        pieces = next(m for m in one.modules() if isinstance(m, PiecewiseLinear))
+        pieces.edge[0, 1] -= 0.3
+
+
+def bounded(networks):
+    for one in networks:
+        one.backbone.layers[1] = nn.Tanh()
+
+
+OTHERWISE = {
+    "gaps": ({}, None, {"gaps": True}),
+    "low rank": ({"covariance": "low_rank"}, None, {}),
+    "tied": ({"covariance": "tied"}, None, {}),
+    "norms": ({"normalise": True}, None, {}),
+    "another activation": ({}, bounded, {}),
+    "bins that overlap": ({"bins": 4}, bent_edges, {}),
+}
+
+
+@pytest.mark.parametrize("kind", OTHERWISE)
+def test_what_the_kernel_does_not_know_is_left_to_torch(kind, computed):
+    options, change, given = OTHERWISE[kind]
+    networks, *_ = prepared(**options)
+    condition, target, weights = rows(weights=True, **given)
+    if change is not None:
+        change(networks)
+    expected = one_by_one(networks, condition, target, weights)
+    total, gradients = natively(Stack.of(networks), condition, target, weights, complete=not given)
+    assert total == pytest.approx(expected[0].item(), rel=1e-10)
+    assert_close(gradients, list(expected[1]), rtol=1e-9, atol=1e-12)
+    each = [
+        one.head.nll(one.features(x), y)
+        for one, x, y in zip(networks, condition, target, strict=True)
+    ]
+    found = Stack.of(networks).nll(condition, target)
+    assert_close(found, torch.stack(each), rtol=1e-10, atol=1e-10)
+    assert not computed
+
+
+@needs_native
+def test_a_layer_that_is_frozen_keeps_no_gradient(computed):
+    networks, condition, target, _ = prepared()
+    for one in networks:
+        one.backbone.layers[0].weight.requires_grad_(False)
+    stack = Stack.of(networks)
+    stack.backward(condition, target, None, complete=True)
+    assert computed == ["mlp"]
+    assert [leaf.grad is None for leaf in stack.parameters].count(True) == 1
 
 
 def test_gradients_of_targets_and_of_gradients():

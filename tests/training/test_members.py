@@ -167,13 +167,13 @@ def test_members_train_as_they_would_alone(case):
 @pytest.fixture
 def computed(monkeypatch):
     """The number of members in every step."""
-    found, whole = [], Stack.loss
+    found, whole = [], Stack.backward
 
-    def loss(self, features, *given, **options):
-        found.append(len(features))
-        return whole(self, features, *given, **options)
+    def backward(self, condition, *given, **options):
+        found.append(len(condition))
+        return whole(self, condition, *given, **options)
 
-    monkeypatch.setattr(Stack, "loss", loss)
+    monkeypatch.setattr(Stack, "backward", backward)
     return found
 
 
@@ -210,7 +210,7 @@ def test_usage_is_that_of_all_members(monkeypatch):
 
 def test_a_failure_names_a_member_that_learns(monkeypatch):
     """A dropped one may have the largest weights; where nothing has a gradient, these are named."""
-    together, learning, keep, whole = ensemble(), [], State.keep_learning, Stack.loss
+    together, learning, keep, whole = ensemble(), [], State.keep_learning, Stack.backward
 
     def dropping(self, left):
         keep(self, left)
@@ -218,13 +218,13 @@ def test_a_failure_names_a_member_that_learns(monkeypatch):
         for member in {0, 1, 2} - set(left):
             together.members[member].head.linear.bias.data.fill_(1e6)
 
-    def loss(*given, **options):
+    def backward(*given, **options):
         if learning:
             raise torch.linalg.LinAlgError("no")
         return whole(*given, **options)
 
     monkeypatch.setattr(State, "keep_learning", dropping)
-    monkeypatch.setattr(Stack, "loss", loss)
+    monkeypatch.setattr(Stack, "backward", backward)
     with pytest.raises(TrainingError, match=r"The worst parameter is networks\.") as caught:
         train(together, data(), settings(**PATIENCE | {"batch_size": 1}), folds=FOLDS)
     assert int(str(caught.value).partition("networks.")[2][0]) in learning[-1]
@@ -312,7 +312,7 @@ def test_every_member_has_its_own_clip():
     batch = next(
         Batches(together, Rows.of(*data()), [torch.arange(ROWS)] * 3).shuffled(0, 0, 0, 16)
     )
-    state.members.loss(0, batch.rows, RowDraws([0, 1, 2]), complete=True).backward()
+    state.members.backward(0, batch.rows, RowDraws([0, 1, 2]), complete=True)
     state.members.stack.show_gradients()
     before = [[p.grad.clone() for p in one.parameters()] for one in together.members]
     lengths = state.members.gradient_lengths()

@@ -167,3 +167,91 @@ static int mask_checked(const long long *a)
         REFUSE(SHARED);
     return 1;
 }
+
+/* mlp(floor, tightness, double, threads, sizes[11], addresses[9], strides[8], layers[5 (L + 1)]):
+ * see mlp_f32. */
+static int mlp_checked(const double *real, const long long *a)
+{
+    const long long size = a[0] ? sizeof(double) : sizeof(float), *sizes = a + 2, one = 1;
+    const long long members = sizes[0], rows = sizes[1], N = sizes[2], V = sizes[3], bins = sizes[4];
+    const long long H = sizes[5], depth = sizes[6], K = sizes[7], D = sizes[8], T = sizes[9];
+    const long long *address = a + 13, *strides = a + 22, each = a[21];
+    const long long most = 1 << 20; /* of most axes: no product below overflows */
+    if (!sized(rows, K, D, T) || members < 1 || rows < 0 || N < 0 || V < 0 || N + V < 1 || bins < 0 ||
+        H < 1 || members > 1 << 10 || rows > 1 << 24 || N > most || V > most || bins > most ||
+        H > most || N * (1 + bins) > most || K * (1 + D + T) > most || (sizes[10] & ~1LL))
+        REFUSE("the sizes are those of no network, but one or more members, columns and layers "
+               "were expected. Call condens.kernels.native.mlp with tensors.");
+    if (a[1] < 1)
+        REFUSE(NO_THREAD);
+    if (!(real[0] >= 0 && real[0] <= 1e30 && real[1] >= 0 && real[1] <= 1e30))
+        REFUSE("a bound of the scales is outside of 0 to 1e30, but a number within was expected. "
+               "Choose floor and ceiling in units of the standardised target.");
+    /* Written: losses, gradients of vectors and of layers; then what is read. */
+    range ranges[3 + 2 * (MAX_DEPTH + 1) + 6 + 3 * (MAX_DEPTH + 1)];
+    const long long read[6][3] = {{members, rows, N}, {members, rows, V}, {N * bins}, {N * bins},
+                                  {members, rows, D}, {members, rows}};
+    static const int axes[6] = {3, 3, 1, 1, 3, 2};
+    const long long steps[6][3] = {{strides[0], strides[1], 1}, {strides[2], strides[3], 1}, {1}, {1},
+                                   {strides[4], strides[5], 1}, {strides[6], strides[7]}};
+    const long long of_vectors = members * rows * V, of_rows = members * rows, P = K * (1 + D + T), S = N + V;
+    int known = !address[6] == !!each && located(address[6], size, 1, &members, &one, ranges) &&
+                located(address[7], size, 1, &of_vectors, &one, ranges + 1) &&
+                located(each, size, 1, &of_rows, &one, ranges + 2) &&
+                (!rows || (address[4] && (!N || address[0]) && (!V || address[1]))) &&
+                (!(N && bins) || (address[2] && address[3])) && (!address[7] || (V && !each));
+    int written = 3, all = 3 + 2 * ((int)depth + 1);
+    for (int i = 0; i < 6; i++)
+        known = known && located(address[i], size, axes[i], read[i], steps[i], ranges + all++);
+    for (long long l = 0; l <= depth; l++) {
+        const long long *layer = a + 30 + 5 * l, to = l < depth ? H : P;
+        const long long from = l == 0 ? S + N * bins : l < depth ? H : H + (sizes[10] ? S : 0);
+        const long long matrix = members * from * to, bias = members * to, mask = members * rows * to;
+        known = known && layer[0] && layer[1] && !layer[3] == !!each && !layer[4] == !!each &&
+                (!layer[2] || (l > 0 && l < depth)) &&
+                located(layer[3], size, 1, &matrix, &one, ranges + written) &&
+                located(layer[4], size, 1, &bias, &one, ranges + written + 1) &&
+                located(layer[0], size, 1, &matrix, &one, ranges + all) &&
+                located(layer[1], size, 1, &bias, &one, ranges + all + 1) &&
+                located(layer[2], size, 1, &mask, &one, ranges + all + 2);
+        written += 2, all += 3;
+    }
+    if (!known)
+        REFUSE(NO_MEMORY);
+    if (!apart(ranges, written, all))
+        REFUSE(SHARED);
+    return 1;
+}
+
+/* adamw(reals[9], double, threads, members, count, lengths, tensors[7 count]): see step_f32. */
+static int adamw_checked(const double *real, const long long *a)
+{
+    const long long size = a[0] ? sizeof(double) : sizeof(float), members = a[2], count = a[3], one = 1;
+    if (a[1] < 1)
+        REFUSE(NO_THREAD);
+    for (int i = 0; i < STEP_REALS; i++)
+        if (!(real[i] >= 0) || (i != 5 && real[i] > 1e30) || (i > 6 && real[i] == 0))
+            REFUSE("a number of the step is below 0 or not finite, but rates from 0 and positive "
+                   "corrections were expected. Call condens.kernels.native.AdamW.step.");
+    if (members < 0 || members > 1 << 20)
+        REFUSE("the number of members is none, but 0 to 2^20 were expected. "
+               "Call condens.kernels.native.AdamW with tensors.");
+    range ranges[1 + 5 * MAX_TENSORS];
+    int known = (!members || a[4]) && located(a[4], sizeof(double), 1, &members, &one, ranges);
+    for (long long i = 0; i < count; i++) {
+        const long long *tensor = a + 5 + 7 * i;
+        known = known && tensor[0] >= 0 && tensor[0] < (long long)1 << 34;
+        const long long numbers = known ? members * tensor[0] : 0;
+        known = known && (!numbers || (tensor[2] && tensor[3] && tensor[4] && tensor[5]));
+        /* Gradients, which are read, come last. */
+        for (int j = 0; j < 5; j++) {
+            const long long place = j ? 4 * i + j : 1 + 4 * count + i;
+            known = known && located(tensor[2 + j], size, 1, &numbers, &one, ranges + place);
+        }
+    }
+    if (!known)
+        REFUSE(NO_MEMORY);
+    if (!apart(ranges, 1 + 4 * (int)count, 1 + 5 * (int)count))
+        REFUSE(SHARED);
+    return 1;
+}

@@ -21,6 +21,8 @@
 #define STAGED 128 /* lines of a factor copied at a time, or one factor's */
 #define DRAWS_PER_COMPONENT 32 /* in a turn, at least, were all weights equal */
 #define THREADS 1024 /* at most, however many are asked for */
+#define MAX_DEPTH 32 /* hidden layers */
+#define MAX_TENSORS 256 /* parameters of a step */
 #define INLINE static inline __attribute__((always_inline))
 #define ALIGNED __attribute__((aligned(64)))
 #define SIMD _Pragma("omp simd")
@@ -40,21 +42,30 @@ typedef float half_f32 __attribute__((vector_size(16), aligned(4)));
 #define JOIN(x, y) JOIN_(x, y)
 #define AT_LEVEL(x) JOIN(x, LEVEL)
 
+/* Of a tile of a matrix product: as many sums as there are registers for. */
+#define VECTOR_BYTES 16
+#define TILE_ROWS 4
 #define LEVEL plain
 #include "_level.h"
 #undef LEVEL
+#undef VECTOR_BYTES
 
 /* The better levels of x86-64, chosen when the module is loaded. */
 #if defined(__x86_64__) && defined(__GNUC__) && __GNUC__ >= 12 && !defined(__clang__)
 #define LEVELS
 #pragma GCC push_options
 #pragma GCC target("arch=x86-64-v3")
+#define VECTOR_BYTES 32
 #define LEVEL v3
 #include "_level.h"
 #undef LEVEL
+#undef VECTOR_BYTES
+#undef TILE_ROWS
 #pragma GCC pop_options
 #pragma GCC push_options
 #pragma GCC target("arch=x86-64-v4,prefer-vector-width=512")
+#define VECTOR_BYTES 64
+#define TILE_ROWS 8
 #define LEVEL v4
 #include "_level.h"
 #undef LEVEL
@@ -69,10 +80,12 @@ typedef struct {
                      float, float *);
     void (*mask_f64)(const uint64_t *, long long, long long, long long, uint64_t, uint64_t, int,
                      double, double *);
+    int (*mlp_f32)(const mlp_f32 *, int), (*mlp_f64)(const mlp_f64 *, int);
+    void (*adamw_f32)(const step_f32 *, int), (*adamw_f64)(const step_f64 *, int);
 } level;
 
 #define BOTH(kernel, x) kernel##_f32_##x, kernel##_f64_##x
-#define THE_LEVEL(name, x) {name, BOTH(nll, x), BOTH(sample, x), BOTH(mask, x)}
+#define THE_LEVEL(name, x) {name, BOTH(nll, x), BOTH(sample, x), BOTH(mask, x), BOTH(mlp, x), BOTH(adamw, x)}
 static const level levels[] = {
 #ifdef LEVELS
     THE_LEVEL("x86-64-v4", v4),
@@ -96,6 +109,7 @@ static int supported(int i)
     return i == BASELINE;
 }
 
+#define STEP_REALS 9
 #include "_checks.h"
 
 static int numbers(const char *name, PyObject *const *args, Py_ssize_t count, Py_ssize_t expected,
@@ -224,6 +238,105 @@ static PyObject *mask(PyObject *self, PyObject *const *args, Py_ssize_t count)
     Py_RETURN_NONE;
 }
 
+#define MLP_ARGUMENTS 30
+#define LAYER_ARGUMENTS 5
+
+static PyObject *mlp(PyObject *self, PyObject *const *args, Py_ssize_t count)
+{
+    long long a[MLP_ARGUMENTS + LAYER_ARGUMENTS * (MAX_DEPTH + 1)];
+    (void)self;
+    double real[2] = {0};
+    for (int i = 0; i < 2 && i < count; i++)
+        real[i] = PyFloat_AsDouble(args[i]);
+    /* The depth, which says how many numbers there are. */
+    const long long depth = count > 10 && !PyErr_Occurred() ? PyLong_AsLongLong(args[10]) : 1;
+    if (PyErr_Occurred())
+        return NULL;
+    if (depth < 1 || depth > MAX_DEPTH)
+        return PyErr_Format(PyExc_ValueError, "the depth is %lld, but 1 to %d was expected. Call "
+                            "condens.kernels.native.mlp with layers.", depth, MAX_DEPTH);
+    if (!numbers("mlp", args + 2, count - 2, MLP_ARGUMENTS + LAYER_ARGUMENTS * (depth + 1), a) ||
+        !mlp_checked(real, a))
+        return NULL;
+    const int threads = a[1] < THREADS ? (int)a[1] : THREADS;
+    int failed = 0;
+#define FILL_MLP(REAL)                                                                             \
+    {                                                                                              \
+        a[2], a[3], a[4], a[5], a[6], a[7], a[8], a[9], a[10], a[11], a[12],                       \
+        (const REAL *)a[13], (const REAL *)a[14], (const REAL *)a[15], (const REAL *)a[16],        \
+        (const REAL *)a[17], (const REAL *)a[18], (REAL *)a[19], (REAL *)a[20],                    \
+        (REAL *)a[21], a[22], a[23], a[24], a[25], a[26], a[27], a[28], a[29], real[0], real[1],   \
+        {{0}}                                                                                      \
+    }
+#define FILL_LAYERS(REAL)                                                                          \
+    for (long long l = 0, *next = a + MLP_ARGUMENTS; l <= depth; l++, next += LAYER_ARGUMENTS) {   \
+        p.layers[l].weight = (const REAL *)next[0], p.layers[l].bias = (const REAL *)next[1];      \
+        p.layers[l].mask = (const REAL *)next[2];                                                  \
+        p.layers[l].to_weight = (REAL *)next[3], p.layers[l].to_bias = (REAL *)next[4];            \
+    }
+    Py_BEGIN_ALLOW_THREADS
+    if (a[0]) {
+        mlp_f64 p = FILL_MLP(double);
+        FILL_LAYERS(double)
+        failed = used->mlp_f64(&p, threads);
+    } else {
+        mlp_f32 p = FILL_MLP(float);
+        FILL_LAYERS(float)
+        failed = used->mlp_f32(&p, threads);
+    }
+    Py_END_ALLOW_THREADS
+    if (failed)
+        return PyErr_NoMemory();
+    Py_RETURN_NONE;
+}
+
+#define STEP_ARGUMENTS 5
+#define TENSOR_ARGUMENTS 7
+
+static PyObject *adamw(PyObject *self, PyObject *const *args, Py_ssize_t count)
+{
+    long long a[STEP_ARGUMENTS + TENSOR_ARGUMENTS * MAX_TENSORS];
+    (void)self;
+    double real[STEP_REALS] = {0};
+    for (int i = 0; i < STEP_REALS && i < count; i++)
+        real[i] = PyFloat_AsDouble(args[i]);
+    /* How many parameters there are says how many numbers. */
+    const int place = STEP_REALS + 3;
+    const long long tensors = count > place && !PyErr_Occurred() ? PyLong_AsLongLong(args[place]) : 1;
+    if (PyErr_Occurred())
+        return NULL;
+    if (tensors < 1 || tensors > MAX_TENSORS)
+        return PyErr_Format(PyExc_ValueError, "there are %lld parameters, but 1 to %d were expected. "
+                            "Call condens.kernels.native.AdamW with tensors.", tensors, MAX_TENSORS);
+    if (!numbers("adamw", args + STEP_REALS, count - STEP_REALS,
+                 STEP_ARGUMENTS + TENSOR_ARGUMENTS * tensors, a) ||
+        !adamw_checked(real, a))
+        return NULL;
+    const int threads = a[1] < THREADS ? (int)a[1] : THREADS;
+#define FILL_STEP(REAL)                                                                            \
+    p.members = a[2], p.count = a[3], p.lengths = (double *)a[4];                                  \
+    p.rate = real[0], p.beta1 = real[1], p.beta2 = real[2], p.eps = real[3], p.decay = real[4];    \
+    p.clip = real[5], p.follow = real[6], p.correction_1 = real[7], p.correction_2 = real[8];      \
+    for (long long i = 0, *next = a + STEP_ARGUMENTS; i < tensors; i++, next += TENSOR_ARGUMENTS) { \
+        p.tensors[i].size = next[0], p.tensors[i].decayed = next[1];                               \
+        p.tensors[i].gradient = (const REAL *)next[2], p.tensors[i].weight = (REAL *)next[3];      \
+        p.tensors[i].first = (REAL *)next[4], p.tensors[i].second = (REAL *)next[5];               \
+        p.tensors[i].average = (REAL *)next[6];                                                    \
+    }
+    Py_BEGIN_ALLOW_THREADS
+    if (a[0]) {
+        step_f64 p;
+        FILL_STEP(double)
+        used->adamw_f64(&p, threads);
+    } else {
+        step_f32 p;
+        FILL_STEP(float)
+        used->adamw_f32(&p, threads);
+    }
+    Py_END_ALLOW_THREADS
+    Py_RETURN_NONE;
+}
+
 static PyObject *level_name(PyObject *self, PyObject *ignored)
 {
     (void)self, (void)ignored;
@@ -252,6 +365,10 @@ static PyMethodDef methods[] = {
      "Log density of what was observed, and its gradients; see condens.kernels.native."},
     {"mask", (PyCFunction)(void (*)(void))mask, METH_FASTCALL,
      "The mask of dropout of rows; see condens.kernels.native."},
+    {"mlp", (PyCFunction)(void (*)(void))mlp, METH_FASTCALL,
+     "The loss of networks and all its gradients; see condens.kernels.native."},
+    {"adamw", (PyCFunction)(void (*)(void))adamw, METH_FASTCALL,
+     "A step of AdamW with a clip and a moving average; see condens.kernels.native."},
     {NULL, NULL, 0, NULL},
 };
 

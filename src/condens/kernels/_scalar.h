@@ -64,6 +64,52 @@ INLINE double near_exp(double x)
     return from_bits((int64_t)((uint64_t)bits_of(p) + ((uint64_t)bits_of(t) << 52)));
 }
 
+/* In float, to about one rounding: that of -87 below it, of 88 above. NaN stays NaN. */
+INLINE float short_exp(float x)
+{
+    const float shift = 12582912.0f; /* 1.5 * 2^23 */
+    float y = x > 88.0f ? 88.0f : x;
+    y = y < -87.0f ? -87.0f : y;
+    const float t = y * 1.442695041f + shift, k = t - shift;
+    float r = y - k * 0.693359375f;
+    r = r + k * 2.12194440e-4f;
+    float p = 1.0f / 5040.0f;
+    p = p * r + 1.0f / 720.0f;
+    p = p * r + 1.0f / 120.0f;
+    p = p * r + 1.0f / 24.0f;
+    p = p * r + 1.0f / 6.0f;
+    p = p * r + 0.5f;
+    p = p * r + 1.0f;
+    p = p * r + 1.0f;
+    uint32_t bits, power;
+    memcpy(&bits, &p, sizeof bits);
+    memcpy(&power, &t, sizeof power);
+    bits += power << 23;
+    memcpy(&p, &bits, sizeof p);
+    return p;
+}
+
+/* Subnormal numbers, which slow whatever reads them, count as zero until they are restored. */
+INLINE unsigned ignore_subnormals(void)
+{
+#if defined(__x86_64__) && defined(__GNUC__)
+    const unsigned kept = __builtin_ia32_stmxcsr();
+    __builtin_ia32_ldmxcsr(kept | 0x8040);
+    return kept;
+#else
+    return 0;
+#endif
+}
+
+INLINE void restore_subnormals(unsigned kept)
+{
+#if defined(__x86_64__) && defined(__GNUC__)
+    __builtin_ia32_ldmxcsr(kept);
+#else
+    (void)kept;
+#endif
+}
+
 /* Of positive normal numbers, to about two roundings: 2 artanh((m - 1)/(m + 1)) + k log 2,
  * with m between sqrt(1/2) and sqrt(2). */
 INLINE double fast_log(double x)

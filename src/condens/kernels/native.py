@@ -9,6 +9,7 @@ import importlib
 import math
 from collections.abc import Sequence
 from types import ModuleType
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -118,7 +119,9 @@ def from_outputs(
     if to_target is not None:
         named.append(("to_target", to_target, inner))
     check(named, target)
-    _check_contiguous(outputs=outputs, pulled=pulled, to_target=to_target)
+    for name, tensor in (("outputs", outputs), ("pulled", pulled), ("to_target", to_target)):
+        if tensor is not None:
+            _check_contiguous(name, tensor)
     target = _readable(target if target.is_contiguous() else target.contiguous())
     weights = _weights(weights, target)
     step, size = 0 if weights is None else weights.stride(-1), target.element_size()
@@ -143,6 +146,290 @@ def from_outputs(
     return values.sum() if lead else values.squeeze(0)
 
 
+class Layer(NamedTuple):
+    """A linear layer of M members. Shapes: weight [M, F, P], bias [M, 1, P], mask [M, b, P].
+
+    The mask multiplies what a hidden layer but the first makes; None for none.
+    """
+
+    weight: Tensor
+    bias: Tensor
+    mask: Tensor | None = None
+
+
+class Network(NamedTuple):
+    """What M networks are made of, besides their weights.
+
+    Args:
+        sizes: components K, dimensions D and packed entries T of a factor.
+        edge, slope: of the bins of each number [N, bins], see `condens.nn.embeddings`; the bins of
+            a number lie side by side, and those that do not exist have slope 0 and come last.
+        shortcut: whether the head reads numbers and vectors beside the last hidden layer.
+        floor, ceiling: bounds of the scales, as `from_outputs` has them.
+    """
+
+    sizes: tuple[int, int, int]
+    edge: Tensor
+    slope: Tensor
+    shortcut: bool
+    floor: float
+    ceiling: float
+
+
+def mlp(
+    network: Network,
+    layers: Sequence[Layer],
+    numbers: Tensor,
+    vectors: Tensor,
+    target: Tensor,
+    weights: Tensor | None,
+    *,
+    to_vectors: bool,
+) -> tuple[float, Tensor | None, list[Tensor]]:
+    """Return Σ weights · loss of networks, its gradient by vectors, and those by the layers.
+
+        h = silu(W x + c),  h ← h + mask · silu(W h + c),  outputs = W [h, x] + c
+
+    x are numbers, their bins, and vectors; the last layer is the head, whose outputs are K logits,
+    K×D means and K×T factors. Gradients of the layers come in their order, weight and bias in turn.
+    Shapes: numbers [M, b, N], vectors [M, b, V], target [M, b, D], weights [M, b], one over b where
+    None → [], [M, b, V] if wanted, those of the layers.
+    """
+    numbers, vectors, target = _readable_network(network, layers, numbers, vectors, target)
+    weights = _weights(weights, target)
+    losses = target.new_empty(len(target))
+    pulled = vectors.new_empty(vectors.shape) if to_vectors and vectors.shape[2] else None
+    gradients = [torch.empty_like(t) for layer in layers for t in layer[:2]]
+    made = (losses, pulled, None, gradients)
+    _run_network(network, layers, numbers, vectors, target, weights, made)
+    return math.fsum(losses.tolist()), pulled, gradients
+
+
+def mlp_nll(
+    network: Network,
+    layers: Sequence[Layer],
+    numbers: Tensor,
+    vectors: Tensor,
+    target: Tensor,
+) -> Tensor:
+    """Return the loss of each row [M, b] of networks; see `mlp`."""
+    numbers, vectors, target = _readable_network(network, layers, numbers, vectors, target)
+    each = target.new_empty(target.shape[:2])
+    if each.numel():
+        nothing = [None] * (2 * len(layers))
+        _run_network(network, layers, numbers, vectors, target, None, (None, None, each, nothing))
+    return each
+
+
+def _readable_network(
+    network: Network,
+    layers: Sequence[Layer],
+    numbers: Tensor,
+    vectors: Tensor,
+    target: Tensor,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Check what `mlp` is called with; return numbers, vectors and target as C can read them."""
+    for name, tensor in (("numbers", numbers), ("vectors", vectors), ("target", target)):
+        check_strided(name, tensor, 3)
+    _check_served(target)
+    check_strided("edge", network.edge, 2)
+    components, dimensions, packed = network.sizes
+    (members, rows, columns), added = numbers.shape, vectors.shape[2]
+    bins, depth = network.edge.shape[1], len(layers) - 1
+    if depth < 1:
+        raise ArgumentError(
+            "layers",
+            got=f"has {depth + 1}",
+            expected="a hidden layer and the head were expected",
+            fix="Pass two or more.",
+        )
+    check_strided("weight", layers[0].weight, 3)
+    width, inputs = layers[0].weight.shape[2], columns + added
+    outputs = components * (1 + dimensions + packed)
+    named: list[tuple[str, Any, tuple[int, ...]]] = [
+        ("numbers", numbers, (members, rows, columns)),
+        ("vectors", vectors, (members, rows, added)),
+        ("target", target, (members, rows, dimensions)),
+        ("edge", network.edge, (columns, bins)),
+        ("slope", network.slope, (columns, bins)),
+    ]
+    for place, (weight, bias, mask) in enumerate(layers):
+        head = place == depth
+        made = outputs if head else width
+        read = inputs + columns * bins if not place else width + head * network.shortcut * inputs
+        named += [("weight", weight, (members, read, made)), ("bias", bias, (members, 1, made))]
+        if mask is not None:
+            named.append(("mask", mask, (members, rows, made)))
+    check(named, target)
+    for name, tensor, _ in named[3:]:
+        _check_contiguous(name, tensor)
+    numbers, vectors, target = (_in_lines(tensor) for tensor in (numbers, vectors, target))
+    return numbers, vectors, target
+
+
+def _run_network(
+    network: Network,
+    layers: Sequence[Layer],
+    numbers: Tensor,
+    vectors: Tensor,
+    target: Tensor,
+    weights: Tensor | None,
+    made: tuple[Tensor | None, Tensor | None, Tensor | None, Sequence[Tensor | None]],
+) -> None:
+    """Write losses, the gradient by vectors, the losses of rows, and gradients by the layers."""
+    losses, pulled, each, gradients = made
+    addresses: list[int] = []
+    for place, (weight, bias, mask) in enumerate(layers):
+        own = gradients[2 * place : 2 * place + 2]
+        addresses += [weight.data_ptr(), bias.data_ptr(), _address(mask), *map(_address, own)]
+    _native(
+        "mlp",
+        network.floor,
+        1 / network.ceiling if network.ceiling else math.inf,
+        target.dtype is torch.float64,
+        _threads(),
+        *(*numbers.shape, vectors.shape[2], network.edge.shape[1]),
+        *(layers[0].weight.shape[2], len(layers) - 1, *network.sizes, network.shortcut),
+        *(numbers.data_ptr(), vectors.data_ptr()),
+        *(network.edge.data_ptr(), network.slope.data_ptr(), target.data_ptr()),
+        *(_address(weights), _address(losses), _address(pulled), _address(each)),
+        *(*numbers.stride()[:2], *vectors.stride()[:2], *target.stride()[:2]),
+        *((0, 0) if weights is None else weights.stride()),
+        *addresses,
+    )
+
+
+class Weights(NamedTuple):
+    """A parameter [M, …] of M members, and all that AdamW changes with it.
+
+    All are contiguous, of one shape and dtype; `average` is None where none follows.
+    """
+
+    weight: Tensor
+    first: Tensor
+    second: Tensor
+    average: Tensor | None = None
+
+
+class AdamW:
+    """Steps of AdamW for the parameters of M members, each with a clip of its own, and averages.
+
+    Reads and writes the memory that the tensors have now: made anew where they have other memory.
+
+    Args:
+        weights: of each parameter.
+        decayed: which of them weight decay shrinks.
+
+    >>> weight, first, second = torch.ones(2, 1, 1), torch.zeros(2, 1, 1), torch.zeros(2, 1, 1)
+    >>> adamw = AdamW([Weights(weight, first, second)], [True])
+    >>> adamw.step([weight * 3], step=1, rate=0.1, decay=0.0, clip=1.0)
+    [3.0, 3.0]
+    >>> weight.flatten()
+    tensor([0.9000, 0.9000])
+    """
+
+    # As torch has them.
+    BETA_1, BETA_2, EPSILON = 0.9, 0.999, 1e-8
+
+    def __init__(self, weights: Sequence[Weights], decayed: Sequence[bool]) -> None:
+        if not weights:
+            raise ArgumentError(
+                "weights",
+                got="is empty",
+                expected="a parameter was expected",
+                fix="Pass those of a network.",
+            )
+        like = weights[0].weight
+        check_strided("weight", like)
+        _check_served(like)
+        self._like, self._members = like, like.shape[0] if like.dim() else 0
+        # Of their own, so that the memory stays theirs whatever becomes of the others.
+        self._held: list[Weights] = []
+        self._numbers: list[int] = []
+        for own, shrinks in zip(weights, decayed, strict=True):
+            for name, tensor in own._asdict().items():
+                if tensor is not None or name != "average":
+                    check_strided(name, tensor)
+                    shape = (self._members, *own.weight.shape[1:])
+                    check(((name, tensor, shape),), like)
+                    _check_contiguous(name, tensor)
+            self._held.append(Weights(*(None if t is None else t.detach() for t in own)))  # type: ignore[arg-type]
+            self._numbers += [own.weight.numel() // max(self._members, 1), bool(shrinks), 0]
+            self._numbers += map(_address, own)
+        self._addresses = self._places()
+        self._lengths = torch.empty(self._members, dtype=torch.float64)
+
+    def holds(self, weights: Sequence[Weights]) -> bool:
+        """Tell whether tensors are still where those were that this was made with."""
+        return [_address(t) for own in weights for t in own] == self._addresses
+
+    def step(
+        self,
+        gradients: Sequence[Tensor],
+        *,
+        step: int,
+        rate: float,
+        decay: float,
+        clip: float,
+        follow: float = 0.0,
+    ) -> list[float]:
+        """Take a step in place; return the length of each member's gradient.
+
+        A longer gradient than `clip` is shortened to it, member by member. Averages then follow
+        their parameters by a fraction `follow`. Nothing changes where a length is not finite.
+
+        Args:
+            gradients: of each parameter.
+            step: the number of this one, from 1.
+            rate: of learning.
+            decay: of the weights.
+            clip: largest length.
+            follow: 0 where averages stay as they are.
+        """
+        places = range(2, len(self._numbers), 3 + len(Weights._fields))
+        for own, gradient, place in zip(self._held, gradients, places, strict=True):
+            check((("gradient", gradient, own.weight.shape),), self._like)
+            _check_contiguous("gradient", gradient)
+            self._numbers[place] = gradient.data_ptr()
+        if self._addresses != self._places():
+            raise ArgumentError(
+                "weights",
+                got="has other memory than it had",
+                expected="that of the beginning was expected",
+                fix="Make another AdamW.",
+            )
+        _native(
+            "adamw",
+            *(rate, self.BETA_1, self.BETA_2, self.EPSILON, decay, clip, follow),
+            *(1 - self.BETA_1**step, 1 - self.BETA_2**step),
+            self._like.dtype is torch.float64,
+            _threads(),
+            *(self._members, len(self._held), self._lengths.data_ptr()),
+            *self._numbers,
+        )
+        found: list[float] = self._lengths.tolist()
+        return found
+
+    def _places(self) -> list[int]:
+        return [_address(t) for own in self._held for t in own]
+
+
+def _address(tensor: Tensor | None) -> int:
+    """Return where a tensor is; 0 for none."""
+    return 0 if tensor is None else tensor.data_ptr()
+
+
+def _threads() -> int:
+    return 1 if single_threaded else torch.get_num_threads()
+
+
+def _in_lines(tensor: Tensor) -> Tensor:
+    """Return the tensor as C can read it, contiguous in its last axis."""
+    return _readable(
+        tensor if tensor.stride(-1) == 1 or not tensor.numel() else tensor.contiguous()
+    )
+
+
 def partial(
     inputs: Sequence[Tensor], *, weights: Tensor | None = None, gradients: bool
 ) -> tuple[Tensor, tuple[Tensor, ...]]:
@@ -162,7 +449,7 @@ def partial(
     _native(
         "partial",
         float(torch.finfo(inputs[2].dtype).max ** 0.5),
-        1 if single_threaded else torch.get_num_threads(),
+        _threads(),
         *wide.means.shape,
         wide.factors.shape[2],
         *(tensor.data_ptr() for tensor in wide),
@@ -197,12 +484,13 @@ def draw(
     ):
         check_kind(name, tensor, like)
     _check_served(noise)
-    _check_contiguous(noise=noise, uniform=uniform, cumulative=cumulative)
+    for name, tensor in (("noise", noise), ("uniform", uniform), ("cumulative", cumulative)):
+        _check_contiguous(name, tensor)
     means, factors = _readable(means), _readable(factors)
     _native(
         "sample",
         noise.dtype is torch.float64,
-        1 if single_threaded else torch.get_num_threads(),
+        _threads(),
         noise.shape[0],
         *means.shape,
         factors.shape[2],
@@ -276,8 +564,7 @@ def _numbers(
     sizes: tuple[int, ...], like: Tensor, floor: float = 0.0, tightness: float = 0.0
 ) -> tuple[float, ...]:
     """Return what the kernel is told before the addresses."""
-    threads = 1 if single_threaded else torch.get_num_threads()
-    return 1 / max(sizes[0], 1), floor, tightness, like.dtype is torch.float64, threads, *sizes
+    return 1 / max(sizes[0], 1), floor, tightness, like.dtype is torch.float64, _threads(), *sizes
 
 
 def _native(name: str, *numbers: float) -> None:
@@ -342,12 +629,11 @@ def _check_served(tensor: Tensor) -> None:
         )
 
 
-def _check_contiguous(**named: Tensor | None) -> None:
-    for name, tensor in named.items():
-        if tensor is not None and (not tensor.is_contiguous() or tensor.is_neg()):
-            raise ArgumentError(
-                name,
-                got=f"has the strides {tensor.stride()}",
-                expected="contiguous memory was expected",
-                fix=f"Pass {name}.contiguous().",
-            )
+def _check_contiguous(name: str, tensor: Tensor) -> None:
+    if not tensor.is_contiguous() or tensor.is_neg():
+        raise ArgumentError(
+            name,
+            got=f"has the strides {tensor.stride()}",
+            expected="contiguous memory was expected",
+            fix=f"Pass {name}.contiguous().",
+        )

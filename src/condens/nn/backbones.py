@@ -227,11 +227,15 @@ class TableMLP(nn.Module):
 
     def shortcut_of(self, condition: Tensor) -> Tensor:
         """Return the last features, if there is a shortcut: numbers and embedded categories."""
+        return torch.cat([condition[..., : self.numeric], self.vectors_of(condition)], -1)
+
+    def vectors_of(self, condition: Tensor) -> Tensor:
+        """Return the embedded categories."""
         vectors = [
             _look_up(codes, torch.cat([known.mean(-2, keepdim=True), known], -2))
             for codes, known in zip(self._codes(condition).unbind(-1), self.embeddings, strict=True)
         ]
-        return torch.cat([condition[..., : self.numeric], *vectors], -1)
+        return torch.cat(vectors, -1)
 
     def _codes(self, condition: Tensor) -> Tensor:
         """Return the codes [b, q] as whole numbers; refuse anything else."""

@@ -73,6 +73,18 @@ class PiecewiseLinear(nn.Module):
                 self.edge[place, : len(slope)], self.slope[place, : len(slope)] = edges[:-1], slope
         return self
 
+    @property
+    def side_by_side(self) -> bool:
+        """Whether a column's bins begin where others end and come before those that are missing.
+
+        So `take` places them; those of other origin may be anywhere.
+        """
+        there, ends = self.slope > 0, self.edge + self.slope.reciprocal()
+        meet = (ends[:, :-1] - self.edge[:, 1:]).abs() <= 1e-3 * self.slope[:, 1:].reciprocal()
+        return bool((there.diff(dim=1).logical_not() | there[:, :-1]).all()) and bool(
+            (meet | ~there[:, 1:]).all()
+        )
+
     def forward(self, values: Tensor) -> Tensor:
         """Return the columns and their bins."""
         position = ((values.unsqueeze(-1) - self.edge) * self.slope).clamp(0, 1)

@@ -204,11 +204,16 @@ class Dropout(nn.Dropout):
         if draws is None or not self.training:
             return super().forward(input)
         if draws.knows(input.shape):
-            return input * draws.kept(input.shape, self.p, input.dtype)
+            return input * self.mask(input.shape, input)
         # Within a backbone that changes the axes.
         scale = 0.0 if self.p == 1 else 1 / (1 - self.p)
         mask = torch.empty_like(input).bernoulli_(1 - self.p, generator=draws.generator())
         return input * mask.mul_(scale)
+
+    def mask(self, shape: Sequence[int], like: Tensor) -> Tensor:
+        """Return what a tensor of rows is multiplied by, drawn by rows, in the dtype of `like`."""
+        assert self.draws is not None
+        return self.draws.kept(shape, self.p, like.dtype)
 
     def __getstate__(self) -> dict[str, object]:
         # A copy made during a run does not belong to the run.

@@ -6,13 +6,15 @@ it together pay for that once.
 
 import copy
 from collections.abc import Sequence
-from typing import Any, Self
+from typing import Any, Self, cast
 
 import torch
 from torch import Tensor, nn
 
 from condens.functional.fused import loss
 from condens.functional.fused_linear import Layout, stacked_linear_loss
+from condens.kernels import native
+from condens.kernels.choice import choose
 from condens.nn.backbones import ACTIVATIONS, MLP, Block, TableMLP
 from condens.nn.base import DensityNetwork
 from condens.nn.embeddings import PiecewiseLinear
@@ -31,6 +33,11 @@ STACKABLE: set[type[nn.Module]] = {
     *(type(make()) for make in ACTIVATIONS.values()),
     *HEADS.values(),
 }
+
+
+# Of networks that the native kernel computes at once. Beyond these sizes products of matrices are
+# all that takes time, and torch's are as fast.
+MAX_WIDTH, MAX_OUTPUTS, MAX_DEPTH = 512, 4096, 32
 
 
 class _Linear(nn.Module):
@@ -75,6 +82,7 @@ class Stack:
         self._views: dict[tuple[int, int], list[Tensor]] = {}
         self.backbone = self._join([member.backbone for member in members])
         self.head: Head[Any] = self._join([member.head for member in members])  # type: ignore[assignment]
+        self._fused = _Fused.of(self.backbone, self.head)
         self.attach()
 
     @classmethod
@@ -101,13 +109,26 @@ class Stack:
         return features.to(self.members[0].dtype)
 
     def loss(
-        self, features: Tensor, target: Tensor, weights: Tensor | None, *, complete: bool
+        self,
+        condition: Tensor,
+        target: Tensor,
+        weights: Tensor | None,
+        *,
+        complete: bool,
+        autocast: bool = False,
     ) -> Tensor:
         """Return the sum of the members' losses, as `Head.loss` computes each.
 
-        Shapes: target [M, b, D], weights [M, b] → [].
+        Args:
+            condition: standardised [M, b, C].
+            target: standardised [M, b, D].
+            weights: [M, b]; one over b where None.
+            complete: no target is missing.
+            autocast: run the backbones in bfloat16.
         """
         head, gaps = self.head, not complete and bool(target.isnan().any())
+        with torch.autocast(condition.device.type, torch.bfloat16, enabled=autocast):
+            features = self.features(condition)
         if isinstance(head, TriangularHead) and head.packed:
             layer, outputs = head.linear, head._scale_outputs // head.n_components
             return stacked_linear_loss(
@@ -129,6 +150,33 @@ class Stack:
             return loss(target, logits, means, factors, weights)
         each = head.nll_of(parameters, target)
         return torch.where(weights == 0, 0.0, weights * each).sum()
+
+    def backward(
+        self,
+        condition: Tensor,
+        target: Tensor,
+        weights: Tensor | None,
+        *,
+        complete: bool,
+        autocast: bool = False,
+        part: float = 1.0,
+    ) -> float:
+        """Add the gradient of part · `loss` to those of the parameters; return part · `loss`."""
+        fused = self._fused
+        if fused is not None and complete and not autocast and fused.serves(condition, target):
+            return fused.backward(condition, target, weights, part)
+        total = part * self.loss(condition, target, weights, complete=complete, autocast=autocast)
+        total.backward()
+        return total.item()
+
+    @torch.no_grad()
+    def nll(self, condition: Tensor, target: Tensor) -> Tensor:
+        """Return the loss of each row, without gradients. Shapes: [M, b, C], [M, b, D] → [M, b]."""
+        fused = self._fused
+        known = fused is not None and fused.serves(condition, target)
+        if fused is not None and known and not bool(target.isnan().any()):
+            return fused.nll(condition, target)
+        return self.head.nll_of(self.free_parameters(condition), target)
 
     def free_parameters(self, condition: Tensor) -> Parameters:
         """Return the parameters [M, b, K, …] for standardised conditions [M, b, C]."""
@@ -204,6 +252,144 @@ class Stack:
         )
         self._held.append((leaf, list(parameters), turned))
         return leaf
+
+
+class _Fused:
+    """A stack that the native kernel computes in one call, from the condition to all gradients.
+
+    Args:
+        table: the backbone, where it reads categories.
+        layers: hidden ones, and the head's.
+        dropouts: after each of them, if there is one.
+        network: all that the kernel is told besides.
+    """
+
+    def __init__(
+        self,
+        table: TableMLP | None,
+        layers: Sequence[_Linear],
+        dropouts: Sequence[Dropout | None],
+        network: native.Network,
+    ) -> None:
+        self.table, self.layers, self.dropouts = table, layers, dropouts
+        self.network = network
+
+    @classmethod
+    def of(cls, backbone: nn.Module, head: Head[Any]) -> "_Fused | None":
+        """Return None where the kernel does not know some part, or would be no faster."""
+        table = backbone if isinstance(backbone, TableMLP) else None
+        mlp = backbone if table is None else table.mlp
+        if not (isinstance(mlp, MLP) and isinstance(head, TriangularHead) and head.packed):
+            return None
+        modules = list(mlp.layers)
+        pieces = None if table is None else table.numbers
+        if table is None and isinstance(modules[0], PiecewiseLinear):
+            pieces = cast("PiecewiseLinear", modules.pop(0))
+        numeric = mlp.inputs if table is None else table.numeric
+        hidden, last = _hidden(modules), cast("nn.Module", head.linear)
+        if not (hidden and isinstance(last, _Linear) and (pieces is None or pieces.side_by_side)):
+            return None
+        added = 0 if table is None else sum(known.shape[-1] for known in table.embeddings)
+        inputs, width = numeric + added, hidden[0][0].bias.shape[-1]
+        shortcut = cast("MLP | TableMLP", backbone).shortcut > 0
+        layers = [*(layer for layer, _ in hidden), last]
+        read = inputs + numeric * (0 if pieces is None else pieces.bins)
+        reads = [read, *[width] * (len(hidden) - 1), width + shortcut * inputs]
+        if (
+            [layer.weight.shape[1] for layer in layers] != reads
+            or any(layer.bias.shape[-1] != width for layer in layers[:-1])
+            or len(hidden) > MAX_DEPTH
+            or width > MAX_WIDTH
+            or last.bias.shape[-1] > MAX_OUTPUTS
+        ):
+            return None
+        none = last.bias.new_zeros(numeric, 0)
+        sizes = head.n_components, head.dimensions, head._scale_outputs // head.n_components
+        network = native.Network(
+            sizes,
+            none if pieces is None else pieces.edge,
+            none if pieces is None else pieces.slope,
+            shortcut,
+            head.floor,
+            head.ceiling,
+        )
+        return cls(table, layers, [*(dropout for _, dropout in hidden), None], network)
+
+    def serves(self, condition: Tensor, target: Tensor) -> bool:
+        """Tell whether the kernel takes rows like these [M, b, …]."""
+        weight = self.layers[0].weight
+        return (
+            choose(weight) is native
+            and condition.dtype is target.dtype is weight.dtype is self.network.edge.dtype
+            and condition.device == target.device == weight.device == self.network.edge.device
+            and all(
+                one.draws is not None and one.draws.knows(condition.shape)
+                for one in self.dropouts
+                if one is not None and one.training
+            )
+        )
+
+    def backward(
+        self, condition: Tensor, target: Tensor, weights: Tensor | None, part: float
+    ) -> float:
+        """Add the gradient of part · loss to those of the parameters; return part · loss."""
+        layers, numbers, vectors = self._parts(condition, target)
+        total, to_vectors, made = native.mlp(
+            self.network,
+            layers,
+            numbers,
+            vectors.detach(),
+            target,
+            weights,
+            to_vectors=vectors.requires_grad,
+        )
+        leaves = [leaf for layer in self.layers for leaf in (layer.weight, layer.bias)]
+        for leaf, gradient in zip(leaves, made, strict=True):
+            if part != 1:
+                gradient.mul_(part)
+            if leaf.grad is not None:
+                leaf.grad.add_(gradient)
+            elif leaf.requires_grad:
+                leaf.grad = gradient
+        if to_vectors is not None:
+            vectors.backward(to_vectors if part == 1 else to_vectors.mul_(part))
+        return part * total
+
+    def nll(self, condition: Tensor, target: Tensor) -> Tensor:
+        """Return the loss of each row [M, b]."""
+        return native.mlp_nll(self.network, *self._parts(condition, target), target)
+
+    def _parts(
+        self, condition: Tensor, target: Tensor
+    ) -> tuple[list[native.Layer], Tensor, Tensor]:
+        """Return the layers, with new masks where they drop out, and the numbers and vectors."""
+        numeric, table = len(self.network.edge), self.table
+        vectors = condition[..., :0] if table is None else table.vectors_of(condition)
+        shape = (*condition.shape[:2], self.layers[0].bias.shape[-1])
+        layers = [
+            native.Layer(
+                layer.weight.detach(),
+                layer.bias.detach(),
+                one.mask(shape, target) if one is not None and one.training else None,
+            )
+            for layer, one in zip(self.layers, self.dropouts, strict=True)
+        ]
+        return layers, condition[..., :numeric], vectors
+
+
+def _hidden(modules: Sequence[nn.Module]) -> list[tuple[_Linear, Dropout | None]] | None:
+    """Return the layers of an MLP and what follows each; None where it has other parts."""
+    blocks = modules[2:]
+    if not all(isinstance(block, Block) for block in blocks):
+        return None
+    found: list[tuple[_Linear, Dropout | None]] = []
+    for parts in (modules[:2], *(list(cast("Block", block).change) for block in blocks)):
+        dropout = parts[2] if len(parts) == 3 else None
+        kinds = [type(part) for part in parts[:2]]
+        if kinds != [_Linear, nn.SiLU] or not (len(parts) == 2 or isinstance(dropout, Dropout)):
+            return None
+        found.append((cast("_Linear", parts[0]), cast("Dropout | None", dropout)))
+    return found
 
 
 def _slices(stacked: Tensor, owners: Sequence[Tensor], turned: bool) -> list[Tensor]:

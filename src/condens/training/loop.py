@@ -408,14 +408,9 @@ class _Loop:
         elif math.isnan(value):
             self._skip(value)
             return
-        lengths = self.members.gradient_lengths()
-        each = lengths.tolist()
-        if not (math.isfinite(value) and all(map(math.isfinite, each))):
+        if not (math.isfinite(value) and state.step(self._rate())):
             self._skip(value)
             return
-        if max(each) > self.settings.clip:
-            self.members.clip(lengths)
-        state.step(self._rate())
         position.skipped_in_a_row = 0
         position.loss_sum += value / len(self.members.learning) * batch.total
         position.rows += batch.total
@@ -445,24 +440,17 @@ class _Loop:
             self.draws.begin(epoch=epoch, first=part.first, rows=len(part))
             rows = part.rows if self.learning is None else part.rows.take(self.learning)
             rows = self.noise.add(rows, self.draws)
+            # With weights, these add up over the batch.
+            share = 1.0 if rows.weights is not None else len(part) / batch.total
             with self.loan():
-                loss = self._loss(epoch, rows)
-                if not loss.requires_grad:
-                    raise ArgumentError(
-                        "network",
-                        got="has a loss without a gradient",
-                        expected="training follows it",
-                        fix="Let a parameter that the loss depends on require a gradient.",
-                    )
-                if rows.weights is None and len(part) < batch.total:
-                    loss = loss * (len(part) / batch.total)
-                loss.backward()
-            total += loss.item()
+                total += self._pull(epoch, rows, share)
         return total
 
-    def _loss(self, epoch: int, rows: Rows) -> Tensor:
+    def _pull(self, epoch: int, rows: Rows, part: float) -> float:
+        """Add the gradient of a part of the loss; return that part."""
+        complete = self.batches.complete
         try:
-            return self.members.loss(epoch, rows, self.draws, complete=self.batches.complete)
+            return self.members.backward(epoch, rows, self.draws, complete=complete, part=part)
         except ValueError as error:
             if "more than 1 value per channel" not in str(error):
                 raise

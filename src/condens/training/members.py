@@ -7,6 +7,9 @@ from torch import Tensor
 from torch.nn.utils import clip_grads_with_norm_
 
 from condens.data import Rows
+from condens.errors import ArgumentError
+from condens.kernels import native
+from condens.kernels.choice import choose
 from condens.nn import DensityNetwork, Ensemble
 from condens.nn.randomness import RowDraws
 from condens.nn.stack import Stack
@@ -58,6 +61,12 @@ class Members:
     def __len__(self) -> int:
         return len(self.networks)
 
+    @property
+    def native(self) -> bool:
+        """Whether the native kernel takes the optimiser's steps."""
+        kinds = {(p.dtype, p.device) for p in self.parameters}
+        return self.stack is not None and len(kinds) == 1 and choose(self.parameters[0]) is native
+
     def train(self, mode: bool = True) -> None:
         """Put the network into training mode, or into that of evaluation."""
         if self.stack is None:
@@ -78,25 +87,31 @@ class Members:
         if len(self.learning) < len(self):
             self.stack, self.learning = None, list(range(len(self)))
 
-    def loss(self, epoch: int, batch: Rows, draws: RowDraws, *, complete: bool) -> Tensor:
-        """Return the sum of the objectives of those that learn, each of its batch.
+    def backward(
+        self, epoch: int, batch: Rows, draws: RowDraws, *, complete: bool, part: float = 1.0
+    ) -> float:
+        """Add the gradient of part · the sum of the objectives of those that learn; return it.
 
-        Shapes: [M, b, …] → [].
+        Each has its own rows of the batch [M, b, …].
         """
-        if self.stack is None:
-            losses = []
-            for member, (network, part) in enumerate(
-                zip(self.networks, _apart(batch), strict=True)
-            ):
-                draws.choose(member)
-                losses.append(objective(network, self.settings, epoch, part, complete=complete))
-            return losses[0] if len(losses) == 1 else torch.stack(losses).sum()
-        draws.choose(None)
-        condition, target, weights = batch
-        autocast = self.settings.autocast
-        with torch.autocast(condition.device.type, torch.bfloat16, enabled=autocast):
-            features = self.stack.features(condition)
-        return self.stack.loss(features, target, weights, complete=complete)
+        if self.stack is not None:
+            draws.choose(None)
+            autocast = self.settings.autocast
+            return self.stack.backward(*batch, complete=complete, autocast=autocast, part=part)
+        losses = []
+        for member, (network, own) in enumerate(zip(self.networks, _apart(batch), strict=True)):
+            draws.choose(member)
+            losses.append(objective(network, self.settings, epoch, own, complete=complete))
+        loss = part * (losses[0] if len(losses) == 1 else torch.stack(losses).sum())
+        if not loss.requires_grad:
+            raise ArgumentError(
+                "network",
+                got="has a loss without a gradient",
+                expected="training follows it",
+                fix="Let a parameter that the loss depends on require a gradient.",
+            )
+        loss.backward()
+        return loss.item()
 
     def gradient_lengths(self) -> Tensor:
         """Return the norm of the gradient of each that learns [M]."""
@@ -138,7 +153,7 @@ class Members:
     def _nll(self, stack: Stack, condition: Tensor, target: Tensor) -> Tensor:
         """Return the loss of each row. Shapes: [M, b, C], [M, b, D] → [M, b]."""
         if self.scaling is None or self.scaling.holds(condition):
-            return stack.head.nll_of(stack.free_parameters(condition), target)
+            return stack.nll(condition, target)
         members = zip(stack.members, condition, target, strict=True)
         return torch.stack([network.standard_nll(x, y) for network, x, y in members])
 

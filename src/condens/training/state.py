@@ -1,5 +1,6 @@
 """The state of a run: weights, optimiser, averages, position, history."""
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -8,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from condens.kernels import native
 from condens.nn import DensityNetwork
 from condens.scalars import refused
 from condens.training.history import History, record_from_dict, record_to_dict
@@ -73,16 +75,21 @@ class State:
         self.network, self.settings = network, settings
         self.members = Members(network, settings)
         self.parameters = self.members.parameters
-        # Of AdamW.
+        stacked = self.members.stack is not None
+        # Of AdamW. The parameters of a stack take all steps together, and count them once.
+        steps = [torch.zeros((), dtype=torch.float32, device=p.device) for p in self.parameters]
+        self._steps = steps[:1] if stacked else steps
         self.moments = [
             {
-                "step": torch.zeros((), dtype=torch.float32, device=p.device),
+                "step": self._steps[0] if stacked else step,
                 "exp_avg": torch.zeros_like(p),
                 "exp_avg_sq": torch.zeros_like(p),
             }
-            for p in self.parameters
+            for p, step in zip(self.parameters, steps, strict=True)
         ]
         shrinking = {id(p) for p in self.members.matrices}
+        self._shrinks = [id(p) in shrinking for p in self.parameters]
+        self._adamw: native.AdamW | None = None
         # By weight decay and kind, as AdamW computes them at once.
         self._groups: dict[tuple[float, torch.dtype, torch.device], list[tuple[Tensor, ...]]] = {}
         for p, held in zip(self.parameters, self.moments, strict=True):
@@ -92,9 +99,9 @@ class State:
         # Of a stack; of other networks, modules may put new tensors in place of old ones.
         self._weights: Tensors | None = None
         if self.members.stack is not None:
-            stacked = enumerate(self.members.stack.parameters)
+            leaves = self.members.stack.parameters
             self._weights = {
-                **{f"stack.{i}": p for i, p in stacked},
+                **{f"stack.{i}": p for i, p in enumerate(leaves)},
                 **{f"network.{name}": buffer for name, buffer in network.named_buffers()},
             }
         self.average = [p.detach().clone() for p in self.parameters]
@@ -174,29 +181,77 @@ class State:
         self.members.release()
 
     @torch.no_grad()
-    def step(self, rate: float) -> None:
-        """Take a step of AdamW, and let the average follow; faster at the beginning."""
+    def step(self, rate: float) -> bool:
+        """Take a step of AdamW, and let the average follow; faster at the beginning.
+
+        Each member's gradient is clipped. Return False, and change nothing, where one is not
+        finite.
+        """
+        steps = self.position.step + 1
+        average = min(self.settings.average, (1 + steps) / (10 + steps))
+        if self.members.native:
+            lengths = self._step_natively(rate, average)
+            if not all(map(math.isfinite, lengths)):
+                return False
+        else:
+            found = self.members.gradient_lengths()
+            lengths = found.tolist()
+            if not all(map(math.isfinite, lengths)):
+                return False
+            if max(lengths) > self.settings.clip:
+                self.members.clip(found)
+            self._step_by_torch(rate)
+            if self.settings.average:
+                torch._foreach_lerp_(self.average, self.parameters, 1 - average)
+        self.position.step = steps
+        return True
+
+    def _step_natively(self, rate: float, average: float) -> list[float]:
+        """Return the lengths of the gradients; where they are finite, all has changed."""
+        count, settings = self._steps[0], self.settings
+        followers = self.average if settings.average else [None] * len(self.average)
+        known = [
+            (native.Weights(p, held["exp_avg"], held["exp_avg_sq"], follower), shrinks)
+            for p, held, follower, shrinks in zip(
+                self.parameters, self.moments, followers, self._shrinks, strict=True
+            )
+            if p.grad is not None
+        ]
+        weights = [weight for weight, _ in known]
+        if self._adamw is None or not self._adamw.holds(weights):
+            self._adamw = native.AdamW(weights, [shrinks for _, shrinks in known])
+        lengths = self._adamw.step(
+            [p.grad for p in self.parameters if p.grad is not None],
+            step=int(count) + 1,
+            rate=rate,
+            decay=settings.weight_decay,
+            clip=settings.clip,
+            follow=1 - average,
+        )
+        if all(map(math.isfinite, lengths)):
+            count.add_(1)
+        return lengths
+
+    def _step_by_torch(self, rate: float) -> None:
+        pairs = zip(self.parameters, self._steps, strict=False)  # of a stack, one count
+        counted = [step for p, step in pairs if p.grad is not None]
+        if counted:
+            torch._foreach_add_(counted, 1)
         for (decay, *_), group in self._groups.items():
             parts = [(p, p.grad, *held) for p, *held in group if p.grad is not None]
             if parts:
                 # What torch.optim.AdamW(fused=True) calls, which takes as long on the way there.
                 parameters, gradients, taken, first, second = map(list, zip(*parts, strict=True))
-                torch._foreach_add_(taken, 1)
                 torch._fused_adamw_(
                     *(parameters, gradients, first, second, [], taken),
                     lr=rate,
-                    beta1=0.9,
-                    beta2=0.999,
+                    beta1=native.AdamW.BETA_1,
+                    beta2=native.AdamW.BETA_2,
                     weight_decay=decay,
-                    eps=1e-8,
+                    eps=native.AdamW.EPSILON,
                     amsgrad=False,
                     maximize=False,
                 )
-        self.position.step += 1
-        if self.settings.average:
-            steps = self.position.step
-            decay = min(self.settings.average, (1 + steps) / (10 + steps))
-            torch._foreach_lerp_(self.average, self.parameters, 1 - decay)
 
     @contextmanager
     def averaged(self) -> Iterator[None]:

@@ -1,0 +1,305 @@
+"""Whole networks and steps of AdamW in the native kernel, against plain formulas by torch.
+
+`make test-sanitised` runs this file too.
+"""
+
+import copy
+import math
+
+import pytest
+import torch
+from torch import Generator
+from torch.testing import assert_close
+
+from condens.errors import ArgumentError
+from condens.functional import bounded_scales, log_prob
+from condens.kernels import native
+
+pytestmark = pytest.mark.skipif(bool(native.missing), reason=native.missing)
+LEVELS = ["x86-64-v4", "x86-64-v3", "baseline"]
+
+
+@pytest.fixture
+def at_level(request):
+    """Compute at a level of instructions, then with as many threads as before."""
+    before, used = torch.get_num_threads(), native._module.level()
+    if not native._module.use(request.param):
+        pytest.skip("not on this machine")
+    yield
+    native._module.use(used)
+    torch.set_num_threads(before)
+
+
+def pieces(x, edge, slope):
+    position = ((x.unsqueeze(-1) - edge) * slope).clamp(0, 1) - 0.5
+    return torch.cat([x, torch.where(slope > 0, position, 0.0).flatten(-2)], -1)
+
+
+def losses_of_rows(network, layers, numbers, vectors, target):
+    """Return the losses [M, b], by formulas that autograd follows."""
+    components, dimensions, packed = network.sizes
+    h = torch.cat([pieces(numbers, network.edge, network.slope), vectors], -1)
+    for place, (weight, bias, mask) in enumerate(layers[:-1]):
+        made = torch.nn.functional.silu(h @ weight + bias)
+        made = made if mask is None else mask * made
+        h = made if not place else h + made
+    x = torch.cat([numbers, vectors], -1)
+    h = torch.cat([h, x], -1) if network.shortcut else h
+    parts = (h @ layers[-1].weight + layers[-1].bias).split(
+        [components, components * dimensions, components * packed], -1
+    )
+    shape = (*parts[0].shape[:2], components)
+    factors = bounded_scales(
+        parts[2].view(*shape, packed), dimensions, network.floor, network.ceiling
+    )
+    return -log_prob(target, parts[0], parts[1].view(*shape, dimensions), factors)
+
+
+def made_network(members, rows, *, numbers=3, vectors=0, bins=0, width=5, depth=2, sizes=(2, 2, 3),
+                 shortcut=False, masked=False, dtype=torch.float64):  # fmt: skip
+    """Return a network, its layers, and rows; the bins of a number are one less than the last's."""
+    generator = Generator().manual_seed(rows + 7 * width)
+
+    def normal(*shape):
+        return torch.randn(*shape, generator=generator, dtype=dtype)
+
+    edge = normal(numbers, bins).sort(1).values if bins else normal(numbers, 0)
+    slope = torch.zeros_like(edge)
+    if bins:
+        slope[:, :-1] = 1 / edge.diff(dim=1)
+        slope[:, -1] = 0.7
+        for place in range(numbers):
+            slope[place, bins - place % bins :] = 0
+    outputs, inputs = sizes[0] * (1 + sizes[1] + sizes[2]), numbers + vectors
+    layers, read = [], inputs + numbers * bins
+    for place in range(depth):
+        mask = 2.0 * torch.randint(2, (members, rows, width), generator=generator).to(dtype)
+        layers.append(
+            native.Layer(
+                normal(members, read, width) / math.sqrt(read),
+                normal(members, 1, width),
+                mask if masked and place else None,
+            )
+        )
+        read = width
+    read = width + shortcut * inputs
+    layers.append(
+        native.Layer(normal(members, read, outputs) / math.sqrt(read), normal(members, 1, outputs))
+    )
+    network = native.Network(sizes, edge, slope, shortcut, 0.05, 3.0)
+    given = normal(members, rows, numbers), normal(members, rows, vectors)
+    return network, layers, *given, normal(members, rows, sizes[1])
+
+
+def check_network(made, weights):
+    network, layers, numbers, vectors, target = made
+    tolerance = {"rtol": 1e-9, "atol": 1e-11}
+    if target.dtype is torch.float32:
+        tolerance = {"rtol": 2e-4, "atol": 2e-4}
+    total, to_vectors, gradients = native.mlp(*made, weights, to_vectors=True)
+    leaves = [t.detach().double().requires_grad_() for layer in layers for t in layer[:2]]
+    read = vectors.double().requires_grad_()
+    double = native.Network(
+        network.sizes, network.edge.double(), network.slope.double(), *network[3:]
+    )
+    masks = [None if layer.mask is None else layer.mask.double() for layer in layers]
+    known = [native.Layer(*each) for each in zip(leaves[::2], leaves[1::2], masks, strict=True)]
+    each = losses_of_rows(double, known, numbers.double(), read, target.double())
+    some = torch.full_like(each, 1 / max(each.shape[1], 1)) if weights is None else weights.double()
+    expected = (some * each).sum()
+    found = torch.autograd.grad(expected, [read, *leaves], allow_unused=True)
+    assert total == pytest.approx(expected.item(), rel=tolerance["rtol"], abs=tolerance["atol"])
+    kind = target.dtype
+    for gradient, exact in zip(gradients, found[1:], strict=True):
+        # Sums over rows cancel: what rounding leaves is a part of the largest entry.
+        part = 1e-13 if kind is torch.float64 else 2e-5
+        largest = part * max(1.0, float(exact.abs().amax()))
+        assert_close(gradient, exact.to(kind), rtol=tolerance["rtol"], atol=largest)
+    if to_vectors is None:
+        assert not vectors.shape[2]
+    else:
+        assert_close(to_vectors, found[0].to(kind), **tolerance)
+    assert_close(native.mlp_nll(*made), each.detach().to(kind), **tolerance)
+
+
+SHAPES = [
+    {"rows": 1},
+    {"rows": 7, "width": 1, "depth": 1},
+    {"rows": 8, "bins": 1},
+    {"rows": 15, "width": 16, "bins": 4, "shortcut": True},
+    {"rows": 16, "width": 17, "vectors": 2},
+    {"rows": 17, "width": 31, "vectors": 3, "bins": 5, "shortcut": True, "masked": True},
+    {"rows": 33, "width": 33, "depth": 4, "masked": True},
+    {"rows": 63, "numbers": 0, "vectors": 9, "shortcut": True},
+    {"rows": 64, "sizes": (1, 1, 1), "bins": 24, "numbers": 1},
+    {"rows": 65, "sizes": (7, 1, 1), "masked": True},
+    {"rows": 129, "sizes": (3, 5, 15), "bins": 3, "vectors": 1, "shortcut": True, "masked": True},
+    {"rows": 100, "sizes": (3, 4, 4), "width": 48},
+]
+
+
+@pytest.mark.parametrize("at_level", LEVELS, indirect=True)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.usefixtures("at_level")
+def test_networks_of_every_size(shape, dtype):
+    made = made_network(3, dtype=dtype, **shape)
+    weights = torch.rand(3, shape["rows"], generator=Generator().manual_seed(0)).to(dtype)
+    weights[:, ::5] = 0
+    check_network(made, None)
+    check_network(made, weights)
+
+
+def test_any_number_of_threads_gives_the_same_bits():
+    made, before = made_network(5, 100, bins=4, masked=True, shortcut=True), torch.get_num_threads()
+    found = []
+    for threads in (1, 2, 3, 8):
+        torch.set_num_threads(threads)
+        total, _, gradients = native.mlp(*made, None, to_vectors=False)
+        found.append((total, *(g.tolist() for g in gradients)))
+    torch.set_num_threads(before)
+    assert all(one == found[0] for one in found)
+
+
+def test_no_rows_have_no_loss_and_no_gradient():
+    total, to_vectors, gradients = native.mlp(*made_network(2, 0, vectors=1), None, to_vectors=True)
+    assert total == 0
+    assert to_vectors.shape == (2, 0, 1)
+    assert not any(g.any() for g in gradients)
+    assert native.mlp_nll(*made_network(2, 0)).shape == (2, 0)
+
+
+def test_rows_are_read_where_they_are():
+    """Slices of an epoch's rows, of which the last axis alone is contiguous, and others."""
+    network, layers, numbers, vectors, target = made_network(2, 40, vectors=2)
+    expected = native.mlp(network, layers, numbers, vectors, target, None, to_vectors=True)
+    for change in (
+        lambda t: torch.cat([t, t, t], 1)[:, 40:80],
+        lambda t: torch.cat([t, t], 2)[..., : t.shape[2]],
+        lambda t: t.movedim(1, 2).contiguous().movedim(2, 1),
+        lambda t: torch._neg_view(-t),
+    ):
+        moved = (change(t) for t in (numbers, vectors, target))
+        assert_close(native.mlp(network, layers, *moved, None, to_vectors=True), expected)
+
+
+def test_a_row_without_weight_takes_no_part():
+    network, layers, numbers, vectors, target = made_network(1, 3)
+    weights = torch.tensor([[0.5, 0.0, 0.25]], dtype=torch.float64)
+    target[0, 1] = 1e200
+    total, _, gradients = native.mlp(
+        network, layers, numbers, vectors, target, weights, to_vectors=False
+    )
+    rest = [t[:, ::2] for t in (numbers, vectors, target, weights)]
+    expected, _, others = native.mlp(network, layers, *rest, to_vectors=False)
+    assert total == pytest.approx(expected, rel=1e-12)
+    assert_close(gradients, others, rtol=1e-10, atol=1e-14)
+
+
+# AdamW.
+
+
+def parameters(dtype, members=3):
+    generator = Generator().manual_seed(3)
+    shapes = [(4, 7), (1, 7), (33, 1), (128, 128)]
+    return [torch.randn(members, *shape, generator=generator).to(dtype) for shape in shapes]
+
+
+@pytest.mark.parametrize("at_level", LEVELS, indirect=True)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.usefixtures("at_level")
+def test_steps_are_those_of_torch(dtype, threads):
+    """With each member's gradient clipped, and averages behind."""
+    torch.set_num_threads(threads)
+    ours, generator = parameters(dtype), Generator().manual_seed(4)
+    decayed = [True, False, True, False]
+    theirs = [copy.deepcopy(p).double().requires_grad_() for p in ours]
+    averages = [p.clone() for p in ours]
+    exact = [p.double().clone() for p in ours]
+    first, second = ([torch.zeros_like(p) for p in ours] for _ in range(2))
+    adamw = native.AdamW(
+        [native.Weights(*each) for each in zip(ours, first, second, averages, strict=True)], decayed
+    )
+    groups = [
+        {"params": [p], "weight_decay": 0.3 if shrinks else 0.0}
+        for p, shrinks in zip(theirs, decayed, strict=True)
+    ]
+    reference, clip = torch.optim.AdamW(groups, lr=0.01), 50.0
+    for step in range(1, 8):
+        scale = torch.tensor([0.1, 1.0, 10.0]).view(3, 1, 1)  # of members: some are clipped
+        gradients = [(torch.randn(p.shape, generator=generator) * scale).to(dtype) for p in ours]
+        rate, follow = 0.01 * step, 1 / (1 + step)
+        lengths = adamw.step(gradients, step=step, rate=rate, decay=0.3, clip=clip, follow=follow)
+        squares = sum(g.double().square().sum((1, 2)) for g in gradients)
+        assert lengths == pytest.approx(squares.sqrt().tolist(), rel=1e-12)
+        factors = (clip / (squares.sqrt() + 1e-6)).clamp(max=1)
+        assert 0 < (factors < 1).sum() < 3
+        for p, g in zip(theirs, gradients, strict=True):
+            p.grad = g.double() * factors.view(3, 1, 1)
+        for group in reference.param_groups:
+            group["lr"] = rate
+        reference.step()
+        for mean, p in zip(exact, theirs, strict=True):
+            mean.lerp_(p.detach(), follow)
+    tolerance = {"rtol": 1e-11, "atol": 1e-13}
+    if dtype is torch.float32:
+        tolerance = {"rtol": 1e-4, "atol": 1e-5}
+    assert_close([p.double() for p in ours], [p.detach() for p in theirs], **tolerance)
+    assert_close([a.double() for a in averages], exact, **tolerance)
+
+
+@pytest.mark.parametrize("wrong", [math.nan, math.inf, -math.inf])
+def test_nothing_changes_where_a_gradient_is_not_finite(wrong):
+    ours = parameters(torch.float32)
+    kept = [[torch.rand_like(p) for p in ours] for _ in range(3)]
+    adamw = native.AdamW(
+        [native.Weights(*each) for each in zip(ours, *kept, strict=True)], [True] * 4
+    )
+    before = [t.clone() for t in (*ours, *kept[0], *kept[1], *kept[2])]
+    gradients = [torch.ones_like(p) for p in ours]
+    gradients[2][1, 3] = wrong
+    lengths = adamw.step(gradients, step=1, rate=0.1, decay=0.1, clip=1.0, follow=0.5)
+    assert [math.isfinite(length) for length in lengths] == [True, False, True]
+    assert_close([*ours, *kept[0], *kept[1], *kept[2]], before, rtol=0, atol=0)
+
+
+def test_averages_may_be_left_out_and_stay():
+    ours, theirs = parameters(torch.float64), parameters(torch.float64)
+    for made, follow in ((ours, False), (theirs, True)):
+        moments = [[torch.zeros_like(p) for p in made] for _ in range(2)]
+        still = [p.clone() for p in made]
+        weights = zip(made, *moments, still if follow else [None] * 4, strict=True)
+        adamw = native.AdamW([native.Weights(*each) for each in weights], [False] * 4)
+        adamw.step([torch.ones_like(p) for p in made], step=1, rate=0.1, decay=0.0, clip=math.inf)
+        assert_close(still, parameters(torch.float64), rtol=0, atol=0)
+    assert_close(ours, theirs, rtol=0, atol=0)
+    assert_close(ours, [p - 0.1 for p in parameters(torch.float64)], rtol=1e-6, atol=1e-7)
+
+
+def test_memory_that_moved_is_refused_and_its_own_stays():
+    weight, *rest = (torch.zeros(2, 3, 1) for _ in range(3))
+    adamw, gradient = native.AdamW([native.Weights(weight, *rest)], [False]), torch.ones(2, 3, 1)
+    options = {"step": 1, "rate": 0.1, "decay": 0.0, "clip": 9.0}
+    assert adamw.holds([native.Weights(weight, *rest)])
+    kept = weight.data
+    weight.data = torch.zeros(2, 3, 1)
+    assert not adamw.holds([native.Weights(weight, *rest)])
+    adamw.step([gradient], **options)  # of the memory that it has
+    assert not weight.any()
+    assert kept.all()
+    kept.untyped_storage().resize_(0)
+    with pytest.raises(ArgumentError, match="weights has other memory"):
+        adamw.step([gradient], **options)
+
+
+@pytest.mark.parametrize("members", [0, 1])
+def test_of_few_members(members):
+    weight = torch.ones(members, 2, 2)
+    adamw = native.AdamW(
+        [native.Weights(weight, torch.zeros_like(weight), torch.zeros_like(weight))], [True]
+    )
+    lengths = adamw.step([torch.ones_like(weight)], step=1, rate=0.1, decay=0.0, clip=9.0)
+    assert lengths == [2.0] * members
+    with pytest.raises(ArgumentError, match="weights is empty"):
+        native.AdamW([], [])
