@@ -687,6 +687,7 @@ def test_calls_with_other_things_than_numbers(wrong):
         module.mask,
         module.mlp,
         module.adamw,
+        module.steps,
     ):
         with pytest.raises((TypeError, ValueError)):
             function(*wrong)

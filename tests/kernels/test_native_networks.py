@@ -11,11 +11,12 @@ import torch
 from torch import Generator
 from torch.testing import assert_close
 
-from condens.errors import ArgumentError
+from condens.errors import ArgumentError, CondensError
 from condens.functional import bounded_scales, log_prob
 from condens.kernels import native
 
 pytestmark = pytest.mark.skipif(bool(native.missing), reason=native.missing)
+HUGE = (-1, 2**45, 2**62, 2**63 - 1)
 LEVELS = ["x86-64-v4", "x86-64-v3", "baseline"]
 
 
@@ -303,3 +304,214 @@ def test_of_few_members(members):
     assert lengths == [2.0] * members
     with pytest.raises(ArgumentError, match="weights is empty"):
         native.AdamW([], [])
+
+
+# Several steps in a call.
+
+
+def training(members=3, dtype=torch.float32, **options):
+    """Return steps, and all they change: weights, moments and averages."""
+    network, layers, *_ = made_network(members, 1, masked=False, dtype=dtype, **options)
+    weights = [tensor.clone() for layer in layers for tensor in layer[:2]]
+    layers = [native.Layer(*pair) for pair in zip(weights[::2], weights[1::2], strict=True)]
+    kept = [[torch.zeros_like(t) for t in weights] for _ in range(2)]
+    kept.append([t.clone() for t in weights])
+    adamw = native.AdamW(
+        [native.Weights(*each) for each in zip(weights, *kept, strict=True)],
+        [True, False] * len(layers),
+    )
+    dropped = [None, *[6554] * (len(layers) - 2), None]
+    state = [weights, *kept]
+    return native.Steps(network, layers, dropped, adamw), state
+
+
+def batches(steps, sizes, *, members=3, weighted=False, dtype=torch.float32):
+    generator, found, place = Generator().manual_seed(1), [], 5
+    columns, dimensions = steps.network.edge.shape[0], steps.network.sizes[1]
+    for rows in sizes:
+        x = torch.randn(members, rows, columns, generator=generator).to(dtype)
+        y = torch.randn(members, rows, dimensions, generator=generator).to(dtype)
+        w = torch.rand(members, rows, generator=generator).to(dtype) if weighted else None
+        found.append(native.Batch(place, x, y, w))
+        place += rows
+    return found
+
+
+SCHEDULE = [native.Schedule(0.01 * number, 1 / (1 + number)) for number in range(1, 5)]
+OPTIONS = {"step": 3, "decay": 0.1, "clip": 1.0}
+
+
+def one_at_a_time(steps, given, bases):
+    """Return the losses of steps that are taken by a call for each part of each."""
+    losses = []
+    for number, (place, x, y, w) in enumerate(given):
+        layers, calls = [], 0
+        for layer, dropped in zip(steps.layers, steps.dropped, strict=True):
+            mask = None
+            if dropped is not None:
+                calls += 1
+                mask = native.mask(
+                    *(bases, x.shape[1], layer.bias.shape[-1]),
+                    place=place, first=calls << 32, dropped=dropped, like=x,
+                )  # fmt: skip
+            layers.append(layer._replace(mask=mask))
+        none = x[..., :0]
+        total, _, gradients = native.mlp(steps.network, layers, x, none, y, w, to_vectors=False)
+        changed = OPTIONS | {"step": OPTIONS["step"] + number}
+        rate, follow = SCHEDULE[number]
+        lengths = steps.adamw.step(gradients, rate=rate, follow=follow, **changed)
+        assert all(map(math.isfinite, lengths))
+        losses.append(total)
+    return losses
+
+
+@pytest.mark.parametrize("at_level", LEVELS, indirect=True)
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.usefixtures("at_level")
+def test_steps_in_one_call_have_the_bits_of_single_ones(weighted, dtype):
+    """The last batch is smaller; masks, rates and corrections are those of each step."""
+    bases = torch.tensor([3, -4, 5])
+    options = {"dtype": dtype, "bins": 3, "depth": 3, "shortcut": True, "width": 19}
+    (ours, found), (theirs, expected) = training(**options), training(**options)
+    given = batches(ours, (32, 32, 33, 7), weighted=weighted, dtype=dtype)
+    losses = ours.take(given, SCHEDULE, bases=bases, **OPTIONS)
+    alone = one_at_a_time(theirs, given, bases)
+    assert [math.fsum(each) for each in losses] == alone
+    for ours_of, theirs_of in zip(found, expected, strict=True):
+        assert_close(ours_of, theirs_of, rtol=0, atol=0)
+    assert not torch.equal(found[0][0], training(**options)[1][0][0])
+
+
+@pytest.mark.parametrize("wrong", ["a row", "a gradient"])
+@pytest.mark.parametrize("at", [0, 2])
+def test_steps_end_before_one_that_is_not_finite(wrong, at):
+    """And change nothing more: what becomes of it is decided elsewhere."""
+    (ours, found), (theirs, expected) = training(), training()
+    given = batches(ours, (8, 8, 8, 8))
+    if wrong == "a row":
+        given[at].target[1, 3] = math.nan
+    else:  # whose loss is finite
+        given[at].target[1, 3] = 3e18
+        given[at].numbers[1, 3] = 1e5
+    bases = torch.arange(3)
+    losses = ours.take(given, SCHEDULE, bases=bases, **OPTIONS)
+    assert len(losses) == at
+    assert [math.fsum(each) for each in losses] == one_at_a_time(theirs, given[:at], bases)
+    for ours_of, theirs_of in zip(found, expected, strict=True):
+        assert_close(ours_of, theirs_of, rtol=0, atol=0)
+
+
+def test_misuse_of_steps_is_refused_by_name():
+    steps, _ = training()
+    given, bases = batches(steps, (8, 8, 8, 8)), torch.arange(3)
+    x, y, w = given[0].numbers, given[0].target, torch.rand(3, 8)
+    wrong = [
+        *(given[0]._replace(numbers=bad) for bad in (x[:2], x[0], x[..., :1], x.double(), None)),
+        *(given[0]._replace(target=bad) for bad in (y[:, :7], y[..., :1], y.to_sparse(), 5.0)),
+        *(given[0]._replace(weights=bad) for bad in (w[:2], w[:, :1], w.double(), w[..., None])),
+        given[0]._replace(place=2**63),
+    ]
+    for one in wrong:
+        with pytest.raises(CondensError):
+            steps.take([one], SCHEDULE[:1], bases=bases, **OPTIONS)
+    for bad in (bases[:2], bases.float(), None, bases.view(3, 1)):
+        with pytest.raises(CondensError):
+            steps.take(given, SCHEDULE, bases=bad, **OPTIONS)
+    with pytest.raises(CondensError, match="batches has 65"):
+        steps.take(given[:1] * 65, SCHEDULE[:1] * 65, bases=bases, **OPTIONS)
+    for name, bad in (("decay", math.nan), ("clip", -1.0), ("step", 0)):
+        with pytest.raises(CondensError):
+            steps.take(given, SCHEDULE, bases=bases, **OPTIONS | {name: bad})
+    with pytest.raises(CondensError):
+        steps.take(given, [native.Schedule(math.inf)] * 4, bases=bases, **OPTIONS)
+    assert steps.take([], [], bases=bases, **OPTIONS) == []
+    network, layers, dropped, adamw = steps.network, steps.layers, steps.dropped, steps.adamw
+    for bad in (65536, -1):
+        with pytest.raises(CondensError, match="dropped has"):
+            native.Steps(network, layers, [bad] * len(layers), adamw)
+    copied = [native.Layer(one.weight.clone(), one.bias) for one in layers]
+    for other in (copied, layers[::-1], layers[1:]):
+        with pytest.raises(CondensError):
+            native.Steps(network, other, dropped[: len(other)], adamw)
+    # A vector beside the numbers is not read.
+    with pytest.raises(CondensError):
+        native.Steps(network._replace(edge=torch.zeros(5, 0), slope=torch.zeros(5, 0)), *(
+            layers, dropped, adamw))  # fmt: skip
+
+
+def test_numbers_that_no_native_steps_are_made_of(monkeypatch):
+    """Every number of the call but those that any value is right for."""
+    steps, _ = training(bins=2)
+    given, bases, told = batches(steps, (4,), weighted=True), torch.arange(3), []
+
+    def keep(name, *numbers):
+        told.append(numbers)
+        return getattr(native._module, name)(*numbers)
+
+    monkeypatch.setattr(native, "_native", keep)
+    tables = []
+    tensor = torch.tensor
+    monkeypatch.setattr(
+        torch, "tensor", lambda *a, **k: tables.append(tensor(*a, **k)) or tables[-1]
+    )
+    losses = [steps.take(given, SCHEDULE[:1], bases=bases, **OPTIONS)]
+    assert len(losses[0]) == 1
+    (numbers,), table = told, tables[0]
+    numbers = list(numbers)
+    call, own = native._module.steps, torch.empty(1, 3)
+    table[0, 11] = own.data_ptr()  # those of that call are gone
+    assert call(*numbers) == 1
+    depth = 2
+    layers = 7 + 4 + 30
+    masks = layers + 5 * (depth + 1)
+    adamw = masks + depth + 1
+    wrong = {
+        **dict.fromkeys((0, 1, 2, 3, 4, 5), (math.nan, -1.0)),
+        6: (math.nan, -1.0),
+        7: (0, -1, 65, 2**62),
+        8: (0, -8, 1),
+        9: (0, -8, 1),
+        10: (0, 1),
+        11: (1,),  # of another precision than the optimiser
+        12: (0, -1),
+        13: (0, -1, 2, 4, 2**62),
+        15: HUGE,
+        17: HUGE,
+        18: (0, *HUGE),
+        19: (0, -1, 33),
+        20: (0, *HUGE),
+        21: (0, *HUGE),
+        22: (0, 1, 4, *HUGE),
+        26: (0, 1, 2, 3),
+        27: (0, 1, 2, 3),
+        32: (4096,),
+        layers: (0, 1, 2),
+        layers + 2: (4096,),
+        layers + 3: (0, 1, 2),
+        masks + 1: (-1, 65537, 2**40),
+        adamw: (1,),
+        adamw + 2: (2, 4),
+        adamw + 3: (0, 5, 257),
+        adamw + 5: (-1, 2**40),
+        adamw + 8: (0, 1, 2),
+    }
+    for place, values in wrong.items():
+        for value in values:
+            with pytest.raises((ValueError, OverflowError)):
+                call(*numbers[:place], value, *numbers[place + 1 :])
+    for place, values in {
+        0: (-1, 2**40),
+        2: (0, 1, 2),
+        3: (-1, 2**60),
+        5: (0, 1, 2),
+        8: (1, 2),
+        11: (0, 1, 2),
+    }.items():
+        kept = int(table[0, place])
+        for value in values:
+            table[0, place] = value
+            with pytest.raises((ValueError, OverflowError)):
+                call(*numbers)
+        table[0, place] = kept
+    assert call(*numbers) == 1

@@ -14,11 +14,13 @@ from torch.testing import assert_close
 
 from condens.data import Rows
 from condens.errors import ArgumentError, RunDirectoryError, TrainingError
+from condens.kernels import native
 from condens.nn import HEADS, Ensemble, FullHead, MixtureNetwork
 from condens.nn.randomness import RowDraws
 from condens.nn.stack import Stack
 from condens.training import Settings, train
 from condens.training.batches import Batches, member_seed, random_folds
+from condens.training.loop import _Loop
 from condens.training.members import Members
 from condens.training.state import State
 from condens.transforms import Integer
@@ -164,16 +166,76 @@ def test_members_train_as_they_would_alone(case):
         assert history.stopped == ("no better validation loss" if ended else "all epochs")
 
 
+AT_ONCE = {
+    **{name: CASES[name] for name in ("full", "diagonal", "weights", "bins", "a shortcut")},
+    **{name: CASES[name] for name in ("no average", "constant rate", "patience")},
+    "dropout": ({"weights": True}, {"dropout": 0.3}, PATIENCE),
+    "whole numbers": CASES["whole numbers"],
+    "plateau": ({}, {}, {"schedule": "plateau", "epochs": 30, "patience": 3}),
+}
+
+
+@pytest.mark.skipif(bool(native.missing), reason=native.missing)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("case", AT_ONCE)
+def test_steps_in_one_call_have_the_bits_of_single_ones(case, dtype, monkeypatch):
+    kind, options, changes = AT_ONCE[case]
+    given = tuple(t.to(dtype) for t in data(**kind))
+    if case == "whole numbers":
+        given = (given[0], given[1].round())
+    taken, whole = [], State.several_steps
+
+    def several(*arguments):
+        found = whole(*arguments)
+        taken.append(len(found))
+        return found
+
+    monkeypatch.setattr(State, "several_steps", several)
+    ours = ensemble(given=given, **options).to(dtype)
+    theirs = copy.deepcopy(ours)
+    history = train(ours, given, settings(**changes), folds=FOLDS)
+    assert sum(taken) == sum(epoch.steps for epoch in history.epochs)
+    assert max(taken) == 3  # an epoch's
+    monkeypatch.setattr(_Loop, "_several_steps", lambda *_: 0)
+    other = train(theirs, given, settings(**changes), folds=FOLDS)
+    assert_close(weights_of(ours), weights_of(theirs), rtol=0, atol=0)
+    for one, alone in zip(history.epochs, other.epochs, strict=True):
+        assert (one.train_nll, one.validation_nll) == (alone.train_nll, alone.validation_nll)
+
+
+@pytest.mark.skipif(bool(native.missing), reason=native.missing)
+def test_a_step_that_is_skipped_among_others(monkeypatch):
+    """The others of its call are taken as they would be alone."""
+    x, y = data()
+    y[17] = 1e200  # its square is infinite
+    options = {"clip": 1.0, "validation_fraction": 0.0, "start": "keep"}
+    ours = ensemble()
+    theirs = copy.deepcopy(ours)
+    history = train(ours, (x, y), settings(**options), warn=False)
+    monkeypatch.setattr(_Loop, "_several_steps", lambda *_: 0)
+    other = train(theirs, (x, y), settings(**options), warn=False)
+    skipped = [epoch.skipped_steps for epoch in history.epochs]
+    assert skipped == [epoch.skipped_steps for epoch in other.epochs]
+    assert 0 < min(skipped) <= max(skipped) < history.epochs[0].steps == 4
+    assert_close(weights_of(ours), weights_of(theirs), rtol=0, atol=0)
+
+
 @pytest.fixture
 def computed(monkeypatch):
     """The number of members in every step."""
-    found, whole = [], Stack.backward
+    found, whole, several = [], Stack.backward, State.several_steps
 
     def backward(self, condition, *given, **options):
         found.append(len(condition))
         return whole(self, condition, *given, **options)
 
+    def several_steps(self, batches, *given):
+        taken = several(self, batches, *given)
+        found.extend(len(batch.rows.condition) for batch in batches[: len(taken or ())])
+        return taken
+
     monkeypatch.setattr(Stack, "backward", backward)
+    monkeypatch.setattr(State, "several_steps", several_steps)
     return found
 
 
@@ -225,6 +287,7 @@ def test_a_failure_names_a_member_that_learns(monkeypatch):
 
     monkeypatch.setattr(State, "keep_learning", dropping)
     monkeypatch.setattr(Stack, "backward", backward)
+    monkeypatch.setattr(_Loop, "_several_steps", lambda *_: 0)
     with pytest.raises(TrainingError, match=r"The worst parameter is networks\.") as caught:
         train(together, data(), settings(**PATIENCE | {"batch_size": 1}), folds=FOLDS)
     assert int(str(caught.value).partition("networks.")[2][0]) in learning[-1]

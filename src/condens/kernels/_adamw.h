@@ -43,8 +43,8 @@ static void NAME(advance)(const STEP *p, ptrdiff_t m, double length)
     }
 }
 
-/* Writes the length of each member's gradient; takes the step if all are finite. */
-static void NAME(adamw)(const STEP *p, int threads)
+/* Writes the length of each member's gradient; takes the step if all are finite, and tells whether. */
+static int NAME(adamw)(const STEP *p, int threads)
 {
     const unsigned kept = ignore_subnormals();
     int finite = 1;
@@ -63,4 +63,5 @@ static void NAME(adamw)(const STEP *p, int threads)
         }
     }
     restore_subnormals(kept);
+    return finite;
 }

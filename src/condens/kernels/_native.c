@@ -81,7 +81,7 @@ typedef struct {
     void (*mask_f64)(const uint64_t *, long long, long long, long long, uint64_t, uint64_t, int,
                      double, double *);
     int (*mlp_f32)(const mlp_f32 *, int), (*mlp_f64)(const mlp_f64 *, int);
-    void (*adamw_f32)(const step_f32 *, int), (*adamw_f64)(const step_f64 *, int);
+    int (*adamw_f32)(const step_f32 *, int), (*adamw_f64)(const step_f64 *, int);
 } level;
 
 #define BOTH(kernel, x) kernel##_f32_##x, kernel##_f64_##x
@@ -220,6 +220,15 @@ static PyObject *partial_density(PyObject *self, PyObject *const *args, Py_ssize
 
 #define MASK_ARGUMENTS 9
 
+static void run_mask(double kept, const long long *a)
+{
+#define MASKED (const uint64_t *)a[7], a[1], a[2], a[3], (uint64_t)a[4], (uint64_t)a[5], (int)a[6]
+    if (a[0])
+        used->mask_f64(MASKED, kept, (double *)a[8]);
+    else
+        used->mask_f32(MASKED, (float)kept, (float *)a[8]);
+}
+
 static PyObject *mask(PyObject *self, PyObject *const *args, Py_ssize_t count)
 {
     long long a[MASK_ARGUMENTS];
@@ -228,12 +237,8 @@ static PyObject *mask(PyObject *self, PyObject *const *args, Py_ssize_t count)
     if (PyErr_Occurred() || !numbers("mask", args + 1, count - 1, MASK_ARGUMENTS, a) ||
         !mask_checked(a))
         return NULL;
-#define MASKED (const uint64_t *)a[7], a[1], a[2], a[3], (uint64_t)a[4], (uint64_t)a[5], (int)a[6]
     Py_BEGIN_ALLOW_THREADS
-    if (a[0])
-        used->mask_f64(MASKED, kept, (double *)a[8]);
-    else
-        used->mask_f32(MASKED, (float)kept, (float *)a[8]);
+    run_mask(kept, a);
     Py_END_ALLOW_THREADS
     Py_RETURN_NONE;
 }
@@ -241,25 +246,11 @@ static PyObject *mask(PyObject *self, PyObject *const *args, Py_ssize_t count)
 #define MLP_ARGUMENTS 30
 #define LAYER_ARGUMENTS 5
 
-static PyObject *mlp(PyObject *self, PyObject *const *args, Py_ssize_t count)
+/* Returns 0, or 1 where there was no memory for scratch. */
+static int run_mlp(const double *real, const long long *a)
 {
-    long long a[MLP_ARGUMENTS + LAYER_ARGUMENTS * (MAX_DEPTH + 1)];
-    (void)self;
-    double real[2] = {0};
-    for (int i = 0; i < 2 && i < count; i++)
-        real[i] = PyFloat_AsDouble(args[i]);
-    /* The depth, which says how many numbers there are. */
-    const long long depth = count > 10 && !PyErr_Occurred() ? PyLong_AsLongLong(args[10]) : 1;
-    if (PyErr_Occurred())
-        return NULL;
-    if (depth < 1 || depth > MAX_DEPTH)
-        return PyErr_Format(PyExc_ValueError, "the depth is %lld, but 1 to %d was expected. Call "
-                            "condens.kernels.native.mlp with layers.", depth, MAX_DEPTH);
-    if (!numbers("mlp", args + 2, count - 2, MLP_ARGUMENTS + LAYER_ARGUMENTS * (depth + 1), a) ||
-        !mlp_checked(real, a))
-        return NULL;
+    const long long depth = a[8];
     const int threads = a[1] < THREADS ? (int)a[1] : THREADS;
-    int failed = 0;
 #define FILL_MLP(REAL)                                                                             \
     {                                                                                              \
         a[2], a[3], a[4], a[5], a[6], a[7], a[8], a[9], a[10], a[11], a[12],                       \
@@ -269,21 +260,54 @@ static PyObject *mlp(PyObject *self, PyObject *const *args, Py_ssize_t count)
         {{0}}                                                                                      \
     }
 #define FILL_LAYERS(REAL)                                                                          \
-    for (long long l = 0, *next = a + MLP_ARGUMENTS; l <= depth; l++, next += LAYER_ARGUMENTS) {   \
+    for (long long l = 0; l <= depth; l++) {                                                       \
+        const long long *next = a + MLP_ARGUMENTS + LAYER_ARGUMENTS * l;                           \
         p.layers[l].weight = (const REAL *)next[0], p.layers[l].bias = (const REAL *)next[1];      \
         p.layers[l].mask = (const REAL *)next[2];                                                  \
         p.layers[l].to_weight = (REAL *)next[3], p.layers[l].to_bias = (REAL *)next[4];            \
     }
-    Py_BEGIN_ALLOW_THREADS
     if (a[0]) {
         mlp_f64 p = FILL_MLP(double);
         FILL_LAYERS(double)
-        failed = used->mlp_f64(&p, threads);
-    } else {
-        mlp_f32 p = FILL_MLP(float);
-        FILL_LAYERS(float)
-        failed = used->mlp_f32(&p, threads);
+        return used->mlp_f64(&p, threads);
     }
+    mlp_f32 p = FILL_MLP(float);
+    FILL_LAYERS(float)
+    return used->mlp_f32(&p, threads);
+}
+
+/* Reads the depth, which says how many numbers follow; returns 0 where it is none. */
+static int depth_of(PyObject *number, long long *depth)
+{
+    *depth = number ? PyLong_AsLongLong(number) : 1;
+    if (PyErr_Occurred())
+        return 0;
+    if (*depth >= 1 && *depth <= MAX_DEPTH)
+        return 1;
+    PyErr_Format(PyExc_ValueError, "the depth is %lld, but 1 to %d was expected. Call "
+                 "condens.kernels.native.mlp with layers.", *depth, MAX_DEPTH);
+    return 0;
+}
+
+static int reals(PyObject *const *args, Py_ssize_t count, int expected, double *real)
+{
+    for (int i = 0; i < expected; i++)
+        real[i] = i < count ? PyFloat_AsDouble(args[i]) : 0;
+    return !PyErr_Occurred();
+}
+
+static PyObject *mlp(PyObject *self, PyObject *const *args, Py_ssize_t count)
+{
+    long long a[MLP_ARGUMENTS + LAYER_ARGUMENTS * (MAX_DEPTH + 1)], depth;
+    (void)self;
+    double real[2];
+    if (!reals(args, count, 2, real) || !depth_of(count > 10 ? args[10] : NULL, &depth) ||
+        !numbers("mlp", args + 2, count - 2, MLP_ARGUMENTS + LAYER_ARGUMENTS * (depth + 1), a) ||
+        !mlp_checked(real, a))
+        return NULL;
+    int failed;
+    Py_BEGIN_ALLOW_THREADS
+    failed = run_mlp(real, a);
     Py_END_ALLOW_THREADS
     if (failed)
         return PyErr_NoMemory();
@@ -293,16 +317,41 @@ static PyObject *mlp(PyObject *self, PyObject *const *args, Py_ssize_t count)
 #define STEP_ARGUMENTS 5
 #define TENSOR_ARGUMENTS 7
 
+/* Returns whether the step was taken. */
+static int run_adamw(const double *real, const long long *a)
+{
+    const int threads = a[1] < THREADS ? (int)a[1] : THREADS;
+#define FILL_STEP(REAL)                                                                            \
+    p.members = a[2], p.count = a[3], p.lengths = (double *)a[4];                                  \
+    p.rate = real[0], p.beta1 = real[1], p.beta2 = real[2], p.eps = real[3], p.decay = real[4];    \
+    p.clip = real[5], p.follow = real[6], p.correction_1 = real[7], p.correction_2 = real[8];      \
+    for (long long i = 0; i < a[3]; i++) {                                                         \
+        const long long *next = a + STEP_ARGUMENTS + TENSOR_ARGUMENTS * i;                         \
+        p.tensors[i].size = next[0], p.tensors[i].decayed = next[1];                               \
+        p.tensors[i].gradient = (const REAL *)next[2], p.tensors[i].weight = (REAL *)next[3];      \
+        p.tensors[i].first = (REAL *)next[4], p.tensors[i].second = (REAL *)next[5];               \
+        p.tensors[i].average = (REAL *)next[6];                                                    \
+    }
+    if (a[0]) {
+        step_f64 p;
+        FILL_STEP(double)
+        return used->adamw_f64(&p, threads);
+    }
+    step_f32 p;
+    FILL_STEP(float)
+    return used->adamw_f32(&p, threads);
+}
+
 static PyObject *adamw(PyObject *self, PyObject *const *args, Py_ssize_t count)
 {
     long long a[STEP_ARGUMENTS + TENSOR_ARGUMENTS * MAX_TENSORS];
     (void)self;
-    double real[STEP_REALS] = {0};
-    for (int i = 0; i < STEP_REALS && i < count; i++)
-        real[i] = PyFloat_AsDouble(args[i]);
+    double real[STEP_REALS];
+    if (!reals(args, count, STEP_REALS, real))
+        return NULL;
     /* How many parameters there are says how many numbers. */
     const int place = STEP_REALS + 3;
-    const long long tensors = count > place && !PyErr_Occurred() ? PyLong_AsLongLong(args[place]) : 1;
+    const long long tensors = count > place ? PyLong_AsLongLong(args[place]) : 1;
     if (PyErr_Occurred())
         return NULL;
     if (tensors < 1 || tensors > MAX_TENSORS)
@@ -312,29 +361,106 @@ static PyObject *adamw(PyObject *self, PyObject *const *args, Py_ssize_t count)
                  STEP_ARGUMENTS + TENSOR_ARGUMENTS * tensors, a) ||
         !adamw_checked(real, a))
         return NULL;
-    const int threads = a[1] < THREADS ? (int)a[1] : THREADS;
-#define FILL_STEP(REAL)                                                                            \
-    p.members = a[2], p.count = a[3], p.lengths = (double *)a[4];                                  \
-    p.rate = real[0], p.beta1 = real[1], p.beta2 = real[2], p.eps = real[3], p.decay = real[4];    \
-    p.clip = real[5], p.follow = real[6], p.correction_1 = real[7], p.correction_2 = real[8];      \
-    for (long long i = 0, *next = a + STEP_ARGUMENTS; i < tensors; i++, next += TENSOR_ARGUMENTS) { \
-        p.tensors[i].size = next[0], p.tensors[i].decayed = next[1];                               \
-        p.tensors[i].gradient = (const REAL *)next[2], p.tensors[i].weight = (REAL *)next[3];      \
-        p.tensors[i].first = (REAL *)next[4], p.tensors[i].second = (REAL *)next[5];               \
-        p.tensors[i].average = (REAL *)next[6];                                                    \
-    }
     Py_BEGIN_ALLOW_THREADS
-    if (a[0]) {
-        step_f64 p;
-        FILL_STEP(double)
-        used->adamw_f64(&p, threads);
-    } else {
-        step_f32 p;
-        FILL_STEP(float)
-        used->adamw_f32(&p, threads);
-    }
+    run_adamw(real, a);
     Py_END_ALLOW_THREADS
     Py_RETURN_NONE;
+}
+
+/* What differs from step to step. */
+#define ROWS_ARGUMENTS 12
+#define SCHEDULE 4
+#define MAX_STEPS 64
+#define STEPS_REALS 7
+#define STEPS_ARGUMENTS 4
+
+/* Fills in the rows of a step: how many, their place in the epoch, then where numbers, targets,
+ * weights and the losses are. */
+static void fill_rows(const long long *rows, long long *network)
+{
+    network[3] = rows[0];
+    network[13] = rows[2], network[22] = rows[3], network[23] = rows[4];
+    network[17] = rows[5], network[26] = rows[6], network[27] = rows[7];
+    network[18] = rows[8], network[28] = rows[9], network[29] = rows[10];
+    network[19] = rows[11];
+}
+
+/* The mask of a layer, whose bits are counted as `condens.nn.randomness` does. */
+static void fill_mask(const long long *network, long long layer, const long long *rows, long long calls,
+                      long long dropped, long long bases, long long *a)
+{
+    const long long values[MASK_ARGUMENTS] = {
+        network[0], network[2], rows[0], network[7], rows[1], calls << 32, dropped + INT16_MIN, bases,
+        network[MLP_ARGUMENTS + LAYER_ARGUMENTS * layer + 2]};
+    memcpy(a, values, sizeof values);
+}
+
+/* steps(floor, tightness, beta1, beta2, eps, decay, clip, count, rows, schedule, bases, and those of
+ * mlp, the values dropped by each layer, and those of adamw): steps of training, one after the
+ * other. Returns how many were taken: at the first whose numbers are not finite it ends. */
+static PyObject *steps(PyObject *self, PyObject *const *args, Py_ssize_t count)
+{
+    enum { LAYERS = MAX_DEPTH + 1, OF_LAYER = LAYER_ARGUMENTS + 1 + 2 * TENSOR_ARGUMENTS };
+    long long a[STEPS_ARGUMENTS + MLP_ARGUMENTS + STEP_ARGUMENTS + OF_LAYER * LAYERS], depth;
+    long long rows[MAX_STEPS * ROWS_ARGUMENTS], of_mask[MASK_ARGUMENTS];
+    double given[STEPS_REALS], schedule[MAX_STEPS * SCHEDULE];
+    (void)self;
+    const int place = STEPS_REALS + STEPS_ARGUMENTS + 8;
+    if (!reals(args, count, STEPS_REALS, given) ||
+        !depth_of(count > place ? args[place] : NULL, &depth) ||
+        !numbers("steps", args + STEPS_REALS, count - STEPS_REALS,
+                 STEPS_ARGUMENTS + MLP_ARGUMENTS + STEP_ARGUMENTS + OF_LAYER * (depth + 1), a))
+        return NULL;
+    long long *network = a + STEPS_ARGUMENTS;
+    const long long *dropped = network + MLP_ARGUMENTS + LAYER_ARGUMENTS * (depth + 1);
+    const long long *optimiser = dropped + depth + 1, taken = a[0];
+    if (taken < 1 || taken > MAX_STEPS || !a[1] || !a[2] || a[1] % 8 || a[2] % 8 || a[1] < 0 || a[2] < 0 ||
+        optimiser[0] != network[0] || optimiser[2] != network[2] || optimiser[3] != 2 * (depth + 1))
+        return PyErr_Format(PyExc_ValueError, "the steps are %lld, but 1 to %d of one network were "
+                            "expected. Call condens.kernels.native.Steps.", taken, MAX_STEPS);
+    memcpy(rows, (const void *)a[1], (size_t)taken * ROWS_ARGUMENTS * sizeof *rows);
+    memcpy(schedule, (const void *)a[2], (size_t)taken * SCHEDULE * sizeof *schedule);
+#define REALS_OF(i)                                                                                \
+    {schedule[SCHEDULE * (i)], given[2], given[3], given[4], given[5], given[6],                   \
+     schedule[SCHEDULE * (i) + 1], schedule[SCHEDULE * (i) + 2], schedule[SCHEDULE * (i) + 3]}
+    for (long long i = 0; i < taken; i++) {
+        const double real[STEP_REALS] = REALS_OF(i);
+        fill_rows(rows + ROWS_ARGUMENTS * i, network);
+        if (!mlp_checked(given, network) || !adamw_checked(real, optimiser))
+            return NULL;
+        for (long long l = 0; l <= depth; l++)
+            if (network[MLP_ARGUMENTS + LAYER_ARGUMENTS * l + 2]) {
+                fill_mask(network, l, rows + ROWS_ARGUMENTS * i, 1, dropped[l], a[3], of_mask);
+                if (!mask_checked(of_mask))
+                    return NULL;
+            }
+    }
+    if (network[21])
+        return PyErr_Format(PyExc_ValueError, "the losses of rows have memory, but a step makes "
+                            "gradients. Call condens.kernels.native.Steps.");
+    long long done = 0;
+    int failed = 0;
+    Py_BEGIN_ALLOW_THREADS
+    for (; done < taken; done++) {
+        const double real[STEP_REALS] = REALS_OF(done);
+        int finite = 1;
+        fill_rows(rows + ROWS_ARGUMENTS * done, network);
+        for (long long l = 0, calls = 0; l <= depth; l++)
+            if (network[MLP_ARGUMENTS + LAYER_ARGUMENTS * l + 2]) {
+                fill_mask(network, l, rows + ROWS_ARGUMENTS * done, ++calls, dropped[l], a[3], of_mask);
+                run_mask(65536.0 / (double)(65536 - dropped[l]), of_mask);
+            }
+        failed = run_mlp(given, network);
+        for (long long m = 0; m < network[2] && !failed; m++)
+            finite &= network[0] ? isfinite(((const double *)network[19])[m]) != 0
+                                 : isfinite(((const float *)network[19])[m]) != 0;
+        if (failed || !finite || !run_adamw(real, optimiser))
+            break;
+    }
+    Py_END_ALLOW_THREADS
+    if (failed)
+        return PyErr_NoMemory();
+    return PyLong_FromLongLong(done);
 }
 
 static PyObject *level_name(PyObject *self, PyObject *ignored)
@@ -369,6 +495,8 @@ static PyMethodDef methods[] = {
      "The loss of networks and all its gradients; see condens.kernels.native."},
     {"adamw", (PyCFunction)(void (*)(void))adamw, METH_FASTCALL,
      "A step of AdamW with a clip and a moving average; see condens.kernels.native."},
+    {"steps", (PyCFunction)(void (*)(void))steps, METH_FASTCALL,
+     "Steps of training networks; see condens.kernels.native."},
     {NULL, NULL, 0, NULL},
 };
 

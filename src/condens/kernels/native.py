@@ -38,6 +38,8 @@ _DOUBLE = torch.empty(0, dtype=torch.float64, device="cpu")
 _WORDS = torch.empty(0, dtype=torch.int64, device="cpu")
 # Values of 16 random bits.
 HALVES = 1 << 16
+# Of training in one call.
+MAX_STEPS = 64
 single_threaded = _module is not None and not _module.openmp
 
 
@@ -386,11 +388,23 @@ class AdamW:
             clip: largest length.
             follow: 0 where averages stay as they are.
         """
-        places = range(2, len(self._numbers), 3 + len(Weights._fields))
-        for own, gradient, place in zip(self._held, gradients, places, strict=True):
+        for own, gradient in zip(self._held, gradients, strict=True):
             check((("gradient", gradient, own.weight.shape),), self._like)
             _check_contiguous("gradient", gradient)
-            self._numbers[place] = gradient.data_ptr()
+        _native(
+            "adamw",
+            *(rate, self.BETA_1, self.BETA_2, self.EPSILON, decay, clip, follow),
+            *self._corrections(step),
+            *self._told(gradients),
+        )
+        found: list[float] = self._lengths.tolist()
+        return found
+
+    def _corrections(self, step: int) -> tuple[float, float]:
+        return 1 - self.BETA_1**step, 1 - self.BETA_2**step
+
+    def _told(self, gradients: Sequence[Tensor]) -> list[int]:
+        """Return the whole numbers of a call, for gradients that were checked."""
         if self._addresses != self._places():
             raise ArgumentError(
                 "weights",
@@ -398,20 +412,167 @@ class AdamW:
                 expected="that of the beginning was expected",
                 fix="Make another AdamW.",
             )
-        _native(
-            "adamw",
-            *(rate, self.BETA_1, self.BETA_2, self.EPSILON, decay, clip, follow),
-            *(1 - self.BETA_1**step, 1 - self.BETA_2**step),
-            self._like.dtype is torch.float64,
-            _threads(),
-            *(self._members, len(self._held), self._lengths.data_ptr()),
-            *self._numbers,
-        )
-        found: list[float] = self._lengths.tolist()
-        return found
+        for place, gradient in enumerate(gradients):
+            self._numbers[2 + place * (3 + len(Weights._fields))] = gradient.data_ptr()
+        double, lengths = self._like.dtype is torch.float64, self._lengths.data_ptr()
+        return [double, _threads(), self._members, len(self._held), lengths, *self._numbers]
 
     def _places(self) -> list[int]:
         return [_address(t) for own in self._held for t in own]
+
+
+class Batch(NamedTuple):
+    """Rows of M networks for a step: their place in the epoch, and what `mlp` takes of them."""
+
+    place: int
+    numbers: Tensor
+    target: Tensor
+    weights: Tensor | None = None
+
+
+class Schedule(NamedTuple):
+    """What changes from step to step: the learning rate, and the fraction averages follow by."""
+
+    rate: float
+    follow: float = 0.0
+
+
+class Steps:
+    """Steps of training M networks, several in a call: masks of dropout, `mlp`, and `AdamW`.
+
+    The same numbers as with a call for each, without what Python does between them.
+
+    Args:
+        network: what the networks are made of.
+        layers: hidden ones and the head, without masks; they read numbers alone.
+        dropped: of each layer, the values of 65536 that its mask drops; None where it has none.
+        adamw: takes the steps of the layers' weights and biases, in this order.
+    """
+
+    def __init__(
+        self,
+        network: Network,
+        layers: Sequence[Layer],
+        dropped: Sequence[int | None],
+        adamw: AdamW,
+    ) -> None:
+        self.network, self.layers, self.adamw = network, list(layers), adamw
+        like = adamw._like
+        sizes = network.edge.shape[0], 0, network.sizes[1]
+        none = (like.new_empty(adamw._members, 0, size) for size in sizes)
+        _readable_network(network, layers, *none)
+        own = [tensor for layer in layers for tensor in layer[:2]]
+        held = [weights.weight for weights in adamw._held]
+        if [(_address(t), t.shape) for t in own] != [(_address(t), t.shape) for t in held]:
+            raise ArgumentError(
+                "adamw",
+                got="has other weights than the layers",
+                expected="theirs were expected, in their order",
+                fix="Make it of the layers' weights and biases.",
+            )
+        for count in dropped:
+            if count is not None and not 0 <= count < HALVES:
+                raise ArgumentError(
+                    "dropped",
+                    got=f"has {count}",
+                    expected=f"0 to {HALVES - 1} was expected",
+                    fix="Pass how many of as many values are dropped.",
+                )
+        self.dropped = [count for count, _ in zip(dropped, layers, strict=True)]
+        self._gradients = [torch.empty_like(tensor) for tensor in held]
+        self._masks: list[Tensor | None] = [None] * len(self.layers)
+
+    def take(
+        self,
+        batches: Sequence[Batch],
+        schedule: Sequence[Schedule],
+        *,
+        bases: Tensor,
+        step: int,
+        decay: float,
+        clip: float,
+    ) -> list[list[float]]:
+        """Take steps until one is not finite; return the members' losses in each that was taken.
+
+        Args:
+            batches: MAX_STEPS at most.
+            schedule: of each of them.
+            bases: of the masks' bits, see `mask` [M].
+            step: the number of the first, from 1.
+            decay: of the weights.
+            clip: largest length of a member's gradient.
+        """
+        if len(batches) > MAX_STEPS:
+            raise ArgumentError(
+                "batches",
+                got=f"has {len(batches)}",
+                expected=f"at most {MAX_STEPS} were expected",
+                fix="Take them in turns.",
+            )
+        adamw, like, members = self.adamw, self.adamw._like, self.adamw._members
+        bases = _readable_bases(bases)
+        check((("bases", bases, (members,)),), bases)
+        if not batches:
+            return []
+        columns, dimensions = self.network.edge.shape[0], self.network.sizes[1]
+        losses, kept = like.new_empty(len(batches), members), []
+        table, numbers = [], []
+        for number, (place, given, target, weights) in enumerate(batches):
+            check_strided("numbers", given, 3)
+            if not 0 <= place < 1 << 62:
+                raise ArgumentError(
+                    "place",
+                    got=f"is {place}",
+                    expected="0 to 2^62 was expected",
+                    fix="Pass how many rows of the epoch come before.",
+                )
+            rows = given.shape[1]
+            check((("numbers", given, (members, rows, columns)),), like)
+            check((("target", target, (members, rows, dimensions)),), like)
+            read = _in_lines(given), _in_lines(target), _weights(weights, target)
+            kept.append(read)  # copies too live as long as the call
+            line = [rows, place]
+            line += (read[0].data_ptr(), *read[0].stride()[:2])
+            line += (read[1].data_ptr(), *read[1].stride()[:2])
+            line += (0, 0, 0) if read[2] is None else (read[2].data_ptr(), *read[2].stride())
+            table.append([*line, losses.data_ptr() + number * members * like.element_size()])
+        self._make_masks(max(line[0] for line in table))
+        for place, (layer, mask) in enumerate(zip(self.layers, self._masks, strict=True)):
+            own = self._gradients[2 * place : 2 * place + 2]
+            numbers += [*map(_address, (*layer[:2], mask, *own))]
+        wide = torch.tensor(table, dtype=torch.int64)
+        floor, ceiling = self.network.floor, self.network.ceiling
+        rates = torch.tensor(
+            [
+                [*own, *adamw._corrections(number)]
+                for number, own in zip(range(step, step + len(batches)), schedule, strict=True)
+            ],
+            dtype=torch.float64,
+        )
+        double = like.dtype is torch.float64
+        taken = _native(
+            "steps",
+            *(floor, 1 / ceiling if ceiling else math.inf),
+            *(adamw.BETA_1, adamw.BETA_2, adamw.EPSILON, decay, clip),
+            *(len(batches), wide.data_ptr(), rates.data_ptr(), bases.data_ptr()),
+            *(double, _threads(), members, 0, columns, 0, self.network.edge.shape[1]),
+            *(self.layers[0].weight.shape[2], len(self.layers) - 1, *self.network.sizes),
+            *(self.network.shortcut, 0, 0, self.network.edge.data_ptr()),
+            *(self.network.slope.data_ptr(), 0, 0, 0, 0, 0, *(0,) * 8),
+            *numbers,
+            *(count or 0 for count in self.dropped),
+            *adamw._told(self._gradients),
+        )
+        found: list[list[float]] = losses[:taken].tolist()
+        return found
+
+    def _make_masks(self, rows: int) -> None:
+        """Make room for the masks of so many rows."""
+        members, width = self.adamw._members, self.layers[0].weight.shape[2]
+        for place, count in enumerate(self.dropped):
+            known = self._masks[place]
+            if count is not None and (known is None or known.shape[1] < rows):
+                self._masks[place] = self.adamw._like.new_empty(members, rows, width)
 
 
 def _address(tensor: Tensor | None) -> int:
@@ -513,10 +674,8 @@ def mask(
     counted from `first`; the key is that of its member's base and its row's number, counted from
     `place`. Shapes: bases [M] of 64 bits → [M, rows, columns], of the dtype of `like`.
     """
-    check_strided("bases", bases, 1)
-    check_kind("bases", bases, _WORDS)
     _check_served(like)
-    bases = _readable(bases.contiguous())
+    bases = _readable_bases(bases)
     if not 0 <= dropped < HALVES:
         raise ArgumentError(
             "dropped",
@@ -537,6 +696,12 @@ def mask(
         made.data_ptr(),
     )
     return made
+
+
+def _readable_bases(bases: Tensor) -> Tensor:
+    check_strided("bases", bases, 1)
+    check_kind("bases", bases, _WORDS)
+    return _readable(bases.contiguous())
 
 
 def _run(
@@ -567,10 +732,10 @@ def _numbers(
     return 1 / max(sizes[0], 1), floor, tightness, like.dtype is torch.float64, _threads(), *sizes
 
 
-def _native(name: str, *numbers: float) -> None:
+def _native(name: str, *numbers: float) -> Any:
     """Call a function of the extension; raise its refusals as errors of condens."""
     try:
-        getattr(_module, name)(*numbers)
+        return getattr(_module, name)(*numbers)
     except (ValueError, OverflowError) as error:
         raise ArgumentError(*error.args) from None
 

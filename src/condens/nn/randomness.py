@@ -108,7 +108,7 @@ class RowDraws:
         return (self._rows,) if self._member is not None else (len(self.seeds), self._rows)
 
     @property
-    def _bases(self) -> Tensor:
+    def bases(self) -> Tensor:
         """What the keys of an epoch's rows are counted from, of each member [M] or of one [1]."""
         epoch, _ = self._place
         if self._known is None or self._known[0] != epoch:
@@ -140,7 +140,7 @@ class RowDraws:
         if choose(like) is native and not traced(like):
             self._calls += 1
             mask = native.mask(
-                self._bases,
+                self.bases,
                 self._rows,
                 count,
                 place=self._place[1],
@@ -175,7 +175,7 @@ class RowDraws:
             words = torch.arange(start, start + count, device=self.device)
             self._words[place] = words.mul_(_GOLDEN)
         places = torch.arange(self._place[1], self._place[1] + self._rows, device=self.device)
-        keys = _mix(self._bases.unsqueeze(-1) + places.mul_(_GOLDEN)).view(*self._lead, 1)
+        keys = _mix(self.bases.unsqueeze(-1) + places.mul_(_GOLDEN)).view(*self._lead, 1)
         return _mix(keys + self._words[place])
 
 

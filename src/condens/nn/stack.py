@@ -15,6 +15,7 @@ from condens.functional.fused import loss
 from condens.functional.fused_linear import Layout, stacked_linear_loss
 from condens.kernels import native
 from condens.kernels.choice import choose
+from condens.kernels.native import HALVES
 from condens.nn.backbones import ACTIVATIONS, MLP, Block, TableMLP
 from condens.nn.base import DensityNetwork
 from condens.nn.embeddings import PiecewiseLinear
@@ -22,7 +23,7 @@ from condens.nn.heads import HEADS
 from condens.nn.heads.base import Head, Parameters
 from condens.nn.heads.triangular import TriangularHead
 from condens.nn.network import MixtureNetwork
-from condens.nn.randomness import Dropout
+from condens.nn.randomness import Dropout, RowDraws
 
 # Modules that compute the same with a further axis in front. Those without parameters are taken
 # from the first member, and may keep buffers that are equal in all; those with parameters read
@@ -177,6 +178,18 @@ class Stack:
         if fused is not None and known and not bool(target.isnan().any()):
             return fused.nll(condition, target)
         return self.head.nll_of(self.free_parameters(condition), target)
+
+    def steps(
+        self, adamw: native.AdamW, condition: Tensor, target: Tensor, draws: RowDraws
+    ) -> native.Steps | None:
+        """Return what takes several steps at once on rows like these [M, b, …].
+
+        None where the kernel does not know how.
+        """
+        fused = self._fused
+        if fused is None or not fused.serves(condition, target):
+            return None
+        return fused.steps(adamw, self.parameters, draws)
 
     def free_parameters(self, condition: Tensor) -> Parameters:
         """Return the parameters [M, b, K, …] for standardised conditions [M, b, C]."""
@@ -354,6 +367,27 @@ class _Fused:
         if to_vectors is not None:
             vectors.backward(to_vectors if part == 1 else to_vectors.mul_(part))
         return part * total
+
+    def steps(
+        self, adamw: native.AdamW, parameters: Sequence[Tensor], draws: RowDraws
+    ) -> native.Steps | None:
+        """Return what takes steps of all parameters; None where there are others, or frozen ones.
+
+        Dropout is to draw from `draws`.
+        """
+        leaves = [leaf for layer in self.layers for leaf in (layer.weight, layer.bias)]
+        dropped = [None if one is None else round(one.p * HALVES) for one in self.dropouts]
+        if (
+            len(parameters) != len(leaves)
+            or any(
+                a is not b or not a.requires_grad for a, b in zip(parameters, leaves, strict=True)
+            )
+            or any(one is not None and one.draws is not draws for one in self.dropouts)
+            or HALVES in dropped
+        ):
+            return None
+        layers = [native.Layer(one.weight.detach(), one.bias.detach()) for one in self.layers]
+        return native.Steps(self.network, layers, dropped, adamw)
 
     def nll(self, condition: Tensor, target: Tensor) -> Tensor:
         """Return the loss of each row [M, b]."""

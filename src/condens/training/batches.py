@@ -61,6 +61,10 @@ class Batch(NamedTuple):
         for start in range(0, len(self), size):
             yield self._part(start, start + size)
 
+    def of_members(self, numbers: Tensor) -> "Batch":
+        """Return the batch of some members."""
+        return Batch(self.rows.take(numbers), self.first, self.total, self.cut)
+
     def _part(self, start: int, end: int) -> "Batch":
         condition, target, weights = self.rows
         part = slice(start, end)

@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -26,6 +27,7 @@ from condens.errors import (
     ProcessWarning,
     TrainingError,
 )
+from condens.kernels.native import MAX_STEPS
 from condens.nn import DensityNetwork, Ensemble, Head
 from condens.nn.randomness import RowDraws, drawing_from, draws_from_torch, torch_seeded_by
 from condens.scalars import as_real, is_truth
@@ -54,6 +56,8 @@ MAX_SKIPPED_IN_A_ROW = 5
 # How often they go back, each time with this fraction of the rate, before training gives up.
 MAX_RETURNS = 5
 RATE_AFTER_RETURN = 0.3
+# Of a forward pass of the steps that are taken in one call, some tenths of a second.
+MAX_MULTIPLICATIONS = 1 << 29
 # Beyond the first epochs: components change slowly, and looking at them costs as much as a step.
 EPOCHS_PER_DIAGNOSIS = 5
 # Seconds to wait for a process of this run that another launcher left, and that is dying.
@@ -286,6 +290,16 @@ class _Loop:
             self._turn_to_learning()
             undoing.pop_all()
         self.noise = source.noise(settings, network)
+        # Steps in one call of the native kernel: few large ones, so that a stop need not wait.
+        self.steps_at_once = min(max(MAX_MULTIPLICATIONS // (step * weights), 1), MAX_STEPS)
+        self.several = (
+            self.members.stack is not None
+            and group.alone
+            and parts == 1
+            and self.batches.complete
+            and settings.accumulation == 1
+            and not (settings.autocast or self.noise.condition or self.noise.target)
+        )
         self.history.rows_left_out = source.rows_left_out
         self.history.rows, self.history.validation_rows = source.n_rows, len(held_out or ())
         self.saved = time.monotonic()
@@ -376,16 +390,23 @@ class _Loop:
         if not position.batch and all(math.isfinite(epoch.validation_nll) for epoch in last):
             self.state.keep_good()
         self.members.train()
-        for batch in self.batches.shuffled(
+        batches = self.batches.shuffled(
             seed, position.epoch, position.batch, self.batch_size, self.group
-        ):
-            self._step(batch)
-            position.batch += 1
-            position.seconds = spent + time.monotonic() - began
-            if self.place is not None and time.monotonic() - self.saved > self.place.seconds:
-                self._save()
-            if self._halts():
-                return None
+        )
+        some = self.steps_at_once if self.several else 1
+        while waiting := list(islice(batches, some)):
+            while waiting:
+                taken = self._several_steps(waiting)
+                if not taken:
+                    self._step(waiting[0])
+                    taken = 1
+                del waiting[:taken]
+                position.batch += taken
+                position.seconds = spent + time.monotonic() - began
+                if self.place is not None and time.monotonic() - self.saved > self.place.seconds:
+                    self._save()
+                if self._halts():
+                    return None
         return self._close_epoch()
 
     def _halts(self) -> bool:
@@ -414,6 +435,25 @@ class _Loop:
         position.skipped_in_a_row = 0
         position.loss_sum += value / len(self.members.learning) * batch.total
         position.rows += batch.total
+
+    def _several_steps(self, batches: Sequence[Batch]) -> int:
+        """Take steps at once where that is possible; return how many were taken."""
+        if not self.several:
+            return 0
+        some = batches
+        if self.learning is not None:
+            some = [batch.of_members(self.learning) for batch in batches]
+        rates = [self._rate(ahead) for ahead in range(len(batches))]
+        losses = self.state.several_steps(some, rates, self.draws)
+        if losses is None:
+            self.several = False
+            return 0
+        position, learning = self.state.position, len(self.members.learning)
+        for loss, batch in zip(losses, batches, strict=False):
+            position.skipped_in_a_row = 0
+            position.loss_sum += loss / learning * batch.total
+            position.rows += batch.total
+        return len(losses)
 
     def _backward(self, batch: Batch) -> float:
         """Compute the gradient of this process's part of the loss, and return that part."""
@@ -462,13 +502,14 @@ class _Loop:
                 "LayerNorm.",
             ) from error
 
-    def _rate(self) -> float:
+    def _rate(self, ahead: int = 0) -> float:
+        """Return the learning rate of the next step, or of one that many steps later."""
         settings, position = self.settings, self.state.position
         rate = settings.learning_rate * position.rate_factor
-        rate *= min(1.0, (position.step + 1) / (settings.warmup_steps + 1))
+        rate *= min(1.0, (position.step + ahead + 1) / (settings.warmup_steps + 1))
         if settings.schedule == "cosine":
             batches = max(math.ceil(len(self.batches) / self.batch_size), 1)
-            done = (position.epoch + position.batch / batches) / settings.epochs
+            done = (position.epoch + (position.batch + ahead) / batches) / settings.epochs
             rate *= 0.5 * (1 + math.cos(math.pi * min(done, 1.0)))
         return rate
 

@@ -11,7 +11,9 @@ from torch import Tensor
 
 from condens.kernels import native
 from condens.nn import DensityNetwork
+from condens.nn.randomness import RowDraws
 from condens.scalars import refused
+from condens.training.batches import Batch
 from condens.training.history import History, record_from_dict, record_to_dict
 from condens.training.members import Members
 from condens.training.settings import Settings
@@ -90,6 +92,7 @@ class State:
         shrinking = {id(p) for p in self.members.matrices}
         self._shrinks = [id(p) in shrinking for p in self.parameters]
         self._adamw: native.AdamW | None = None
+        self._several: native.Steps | None = None
         # By weight decay and kind, as AdamW computes them at once.
         self._groups: dict[tuple[float, torch.dtype, torch.device], list[tuple[Tensor, ...]]] = {}
         for p, held in zip(self.parameters, self.moments, strict=True):
@@ -188,7 +191,7 @@ class State:
         finite.
         """
         steps = self.position.step + 1
-        average = min(self.settings.average, (1 + steps) / (10 + steps))
+        average = self._average_after(steps)
         if self.members.native:
             lengths = self._step_natively(rate, average)
             if not all(map(math.isfinite, lengths)):
@@ -206,22 +209,63 @@ class State:
         self.position.step = steps
         return True
 
+    def several_steps(
+        self, batches: Sequence[Batch], rates: Sequence[float], draws: RowDraws
+    ) -> list[float] | None:
+        """Take steps at once, until one is not finite; return the loss of each that was taken.
+
+        None where only single steps are possible.
+        """
+        stack, settings, count = self.members.stack, self.settings, self._steps[0]
+        if stack is None or not self.members.native:
+            return None
+        draws.begin(epoch=self.position.epoch, first=batches[0].first, rows=len(batches[0]))
+        adamw, (condition, target, _) = self._adamw_of(range(len(self.parameters))), batches[0].rows
+        if self._several is None or self._several.adamw is not adamw:
+            self._several = stack.steps(adamw, condition, target, draws)
+        if self._several is None:
+            return None
+        first = self.position.step + 1
+        losses = self._several.take(
+            [native.Batch(one.first, *one.rows) for one in batches],
+            [
+                native.Schedule(rate, 1 - self._average_after(number))
+                for number, rate in enumerate(rates, first)
+            ],
+            bases=draws.bases,
+            step=int(count) + 1,
+            decay=settings.weight_decay,
+            clip=settings.clip,
+        )
+        count.add_(len(losses))
+        self.position.step += len(losses)
+        return [math.fsum(each) for each in losses]
+
+    def _average_after(self, steps: int) -> float:
+        """Return the part of an average that stays in a step; less at the beginning."""
+        return min(self.settings.average, (1 + steps) / (10 + steps))
+
+    def _adamw_of(self, places: Sequence[int]) -> native.AdamW:
+        """Return what takes native steps of some parameters."""
+        weights = [
+            native.Weights(
+                self.parameters[place],
+                self.moments[place]["exp_avg"],
+                self.moments[place]["exp_avg_sq"],
+                self.average[place] if self.settings.average else None,
+            )
+            for place in places
+        ]
+        if self._adamw is None or not self._adamw.holds(weights):
+            self._adamw = native.AdamW(weights, [self._shrinks[place] for place in places])
+        return self._adamw
+
     def _step_natively(self, rate: float, average: float) -> list[float]:
         """Return the lengths of the gradients; where they are finite, all has changed."""
         count, settings = self._steps[0], self.settings
-        followers = self.average if settings.average else [None] * len(self.average)
-        known = [
-            (native.Weights(p, held["exp_avg"], held["exp_avg_sq"], follower), shrinks)
-            for p, held, follower, shrinks in zip(
-                self.parameters, self.moments, followers, self._shrinks, strict=True
-            )
-            if p.grad is not None
-        ]
-        weights = [weight for weight, _ in known]
-        if self._adamw is None or not self._adamw.holds(weights):
-            self._adamw = native.AdamW(weights, [shrinks for _, shrinks in known])
-        lengths = self._adamw.step(
-            [p.grad for p in self.parameters if p.grad is not None],
+        pairs = [(i, p.grad) for i, p in enumerate(self.parameters) if p.grad is not None]
+        lengths = self._adamw_of([place for place, _ in pairs]).step(
+            [gradient for _, gradient in pairs],
             step=int(count) + 1,
             rate=rate,
             decay=settings.weight_decay,
