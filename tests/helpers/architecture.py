@@ -45,14 +45,15 @@ ROWS = (
     Row(
         1,
         "kernels/",
-        "the fused loss and draws on raw tensors, in C (`_native.c` and its headers) and in torch; "
-        "knows nothing of mixtures",
+        "the fused loss, draws and steps of training on raw tensors, in C (`_native.c` and its "
+        "headers) and in torch; knows nothing of mixtures",
         files=(
             "checks",
             "choice",
             "eager",
             "memory",
             "native",
+            "networks",
             "packing",
         ),
         packages=("torch",),

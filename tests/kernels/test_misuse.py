@@ -23,7 +23,7 @@ from condens.functional import (
     rsample,
     sample,
 )
-from condens.kernels import native
+from condens.kernels import native, networks
 from condens.nn import DiagonalHead, FullHead, IsotropicHead, LowRankHead, TiedHead
 
 # Set by `make test-sanitised`: where the sanitised build is, which alone would prove anything.
@@ -95,10 +95,10 @@ def of_network(function, **options):
 
     def call(*, edge, slope, numbers, vectors, target, weights, **parts):
         first, hidden, head = (
-            native.Layer(parts[name], parts[f"{name} bias"], parts["mask"] if masked else None)
+            networks.Layer(parts[name], parts[f"{name} bias"], parts["mask"] if masked else None)
             for name, masked in (("first", False), ("hidden", True), ("head", False))
         )
-        made = native.Network((K, D, T), edge, slope, True, 0.0, math.inf)
+        made = networks.Network((K, D, T), edge, slope, True, 0.0, math.inf)
         given = (numbers, vectors, target, *((weights,) if options else ()))
         return function(made, [first, hidden, head], *given, **options)
 
@@ -113,7 +113,7 @@ def parameter_of_members(_rows=ROWS):
 
 
 def take_step(*, gradient, **parts):
-    adamw = native.AdamW([native.Weights(**parts)], [True])
+    adamw = networks.AdamW([networks.Weights(**parts)], [True])
     return adamw.step([gradient], step=1, rate=0.1, decay=0.1, clip=1.0, follow=0.1)
 
 
@@ -205,9 +205,9 @@ STRICT = {
             outputs, pulled, target, to_target, (K, D, T), weights, 0.0, math.inf
         ),
     ),
-    "native.mlp": (network, of_network(native.mlp, to_vectors=True)),
-    "native.mlp_nll": (network, of_network(native.mlp_nll)),
-    "native.AdamW": (parameter_of_members, take_step),
+    "networks.mlp": (network, of_network(networks.mlp, to_vectors=True)),
+    "networks.mlp_nll": (network, of_network(networks.mlp_nll)),
+    "networks.AdamW": (parameter_of_members, take_step),
     "native.draw": (draws, native.draw),
     "ops.draw": (draws, torch.ops.condens.draw),
     "linear_loss": (
@@ -256,7 +256,7 @@ STRICTLY = {
 }
 
 
-UNREAD = ("functional.nll", "ops.nll", "native.forward", "partial_log_prob", "native.mlp_nll")
+UNREAD = ("functional.nll", "ops.nll", "native.forward", "partial_log_prob", "networks.mlp_nll")
 CONVERTED = ("another precision", "half precision", "whole numbers")
 BROADCAST = ("a number", "one row")
 BROADCASTING = ("functional.loss", "linear_loss", "linear_loss with gaps")

@@ -13,7 +13,18 @@ from torch.testing import assert_close
 
 from condens.errors import ArgumentError, CondensError
 from condens.functional import bounded_scales, log_prob
-from condens.kernels import native
+from condens.kernels import native, networks
+from condens.kernels.networks import (
+    AdamW,
+    Batch,
+    Layer,
+    Network,
+    Schedule,
+    Steps,
+    Weights,
+    mlp,
+    mlp_nll,
+)
 
 pytestmark = pytest.mark.skipif(bool(native.missing), reason=native.missing)
 HUGE = (-1, 2**45, 2**62, 2**63 - 1)
@@ -76,7 +87,7 @@ def made_network(members, rows, *, numbers=3, vectors=0, bins=0, width=5, depth=
     for place in range(depth):
         mask = 2.0 * torch.randint(2, (members, rows, width), generator=generator).to(dtype)
         layers.append(
-            native.Layer(
+            Layer(
                 normal(members, read, width) / math.sqrt(read),
                 normal(members, 1, width),
                 mask if masked and place else None,
@@ -85,9 +96,9 @@ def made_network(members, rows, *, numbers=3, vectors=0, bins=0, width=5, depth=
         read = width
     read = width + shortcut * inputs
     layers.append(
-        native.Layer(normal(members, read, outputs) / math.sqrt(read), normal(members, 1, outputs))
+        Layer(normal(members, read, outputs) / math.sqrt(read), normal(members, 1, outputs))
     )
-    network = native.Network(sizes, edge, slope, shortcut, 0.05, 3.0)
+    network = Network(sizes, edge, slope, shortcut, 0.05, 3.0)
     given = normal(members, rows, numbers), normal(members, rows, vectors)
     return network, layers, *given, normal(members, rows, sizes[1])
 
@@ -97,14 +108,12 @@ def check_network(made, weights):
     tolerance = {"rtol": 1e-9, "atol": 1e-11}
     if target.dtype is torch.float32:
         tolerance = {"rtol": 2e-4, "atol": 2e-4}
-    total, to_vectors, gradients = native.mlp(*made, weights, to_vectors=True)
+    total, to_vectors, gradients = mlp(*made, weights, to_vectors=True)
     leaves = [t.detach().double().requires_grad_() for layer in layers for t in layer[:2]]
     read = vectors.double().requires_grad_()
-    double = native.Network(
-        network.sizes, network.edge.double(), network.slope.double(), *network[3:]
-    )
+    double = Network(network.sizes, network.edge.double(), network.slope.double(), *network[3:])
     masks = [None if layer.mask is None else layer.mask.double() for layer in layers]
-    known = [native.Layer(*each) for each in zip(leaves[::2], leaves[1::2], masks, strict=True)]
+    known = [Layer(*each) for each in zip(leaves[::2], leaves[1::2], masks, strict=True)]
     each = losses_of_rows(double, known, numbers.double(), read, target.double())
     some = torch.full_like(each, 1 / max(each.shape[1], 1)) if weights is None else weights.double()
     expected = (some * each).sum()
@@ -120,7 +129,7 @@ def check_network(made, weights):
         assert not vectors.shape[2]
     else:
         assert_close(to_vectors, found[0].to(kind), **tolerance)
-    assert_close(native.mlp_nll(*made), each.detach().to(kind), **tolerance)
+    assert_close(mlp_nll(*made), each.detach().to(kind), **tolerance)
 
 
 SHAPES = [
@@ -156,24 +165,24 @@ def test_any_number_of_threads_gives_the_same_bits():
     found = []
     for threads in (1, 2, 3, 8):
         torch.set_num_threads(threads)
-        total, _, gradients = native.mlp(*made, None, to_vectors=False)
+        total, _, gradients = mlp(*made, None, to_vectors=False)
         found.append((total, *(g.tolist() for g in gradients)))
     torch.set_num_threads(before)
     assert all(one == found[0] for one in found)
 
 
 def test_no_rows_have_no_loss_and_no_gradient():
-    total, to_vectors, gradients = native.mlp(*made_network(2, 0, vectors=1), None, to_vectors=True)
+    total, to_vectors, gradients = mlp(*made_network(2, 0, vectors=1), None, to_vectors=True)
     assert total == 0
     assert to_vectors.shape == (2, 0, 1)
     assert not any(g.any() for g in gradients)
-    assert native.mlp_nll(*made_network(2, 0)).shape == (2, 0)
+    assert mlp_nll(*made_network(2, 0)).shape == (2, 0)
 
 
 def test_rows_are_read_where_they_are():
     """Slices of an epoch's rows, of which the last axis alone is contiguous, and others."""
     network, layers, numbers, vectors, target = made_network(2, 40, vectors=2)
-    expected = native.mlp(network, layers, numbers, vectors, target, None, to_vectors=True)
+    expected = mlp(network, layers, numbers, vectors, target, None, to_vectors=True)
     for change in (
         lambda t: torch.cat([t, t, t], 1)[:, 40:80],
         lambda t: torch.cat([t, t], 2)[..., : t.shape[2]],
@@ -181,18 +190,16 @@ def test_rows_are_read_where_they_are():
         lambda t: torch._neg_view(-t),
     ):
         moved = (change(t) for t in (numbers, vectors, target))
-        assert_close(native.mlp(network, layers, *moved, None, to_vectors=True), expected)
+        assert_close(mlp(network, layers, *moved, None, to_vectors=True), expected)
 
 
 def test_a_row_without_weight_takes_no_part():
     network, layers, numbers, vectors, target = made_network(1, 3)
     weights = torch.tensor([[0.5, 0.0, 0.25]], dtype=torch.float64)
     target[0, 1] = 1e200
-    total, _, gradients = native.mlp(
-        network, layers, numbers, vectors, target, weights, to_vectors=False
-    )
+    total, _, gradients = mlp(network, layers, numbers, vectors, target, weights, to_vectors=False)
     rest = [t[:, ::2] for t in (numbers, vectors, target, weights)]
-    expected, _, others = native.mlp(network, layers, *rest, to_vectors=False)
+    expected, _, others = mlp(network, layers, *rest, to_vectors=False)
     assert total == pytest.approx(expected, rel=1e-12)
     assert_close(gradients, others, rtol=1e-10, atol=1e-14)
 
@@ -219,8 +226,9 @@ def test_steps_are_those_of_torch(dtype, threads):
     averages = [p.clone() for p in ours]
     exact = [p.double().clone() for p in ours]
     first, second = ([torch.zeros_like(p) for p in ours] for _ in range(2))
-    adamw = native.AdamW(
-        [native.Weights(*each) for each in zip(ours, first, second, averages, strict=True)], decayed
+    adamw = AdamW(
+        [Weights(*each) for each in zip(ours, first, second, averages, strict=True)],
+        decayed,
     )
     groups = [
         {"params": [p], "weight_decay": 0.3 if shrinks else 0.0}
@@ -254,9 +262,7 @@ def test_steps_are_those_of_torch(dtype, threads):
 def test_nothing_changes_where_a_gradient_is_not_finite(wrong):
     ours = parameters(torch.float32)
     kept = [[torch.rand_like(p) for p in ours] for _ in range(3)]
-    adamw = native.AdamW(
-        [native.Weights(*each) for each in zip(ours, *kept, strict=True)], [True] * 4
-    )
+    adamw = AdamW([Weights(*each) for each in zip(ours, *kept, strict=True)], [True] * 4)
     before = [t.clone() for t in (*ours, *kept[0], *kept[1], *kept[2])]
     gradients = [torch.ones_like(p) for p in ours]
     gradients[2][1, 3] = wrong
@@ -271,7 +277,7 @@ def test_averages_may_be_left_out_and_stay():
         moments = [[torch.zeros_like(p) for p in made] for _ in range(2)]
         still = [p.clone() for p in made]
         weights = zip(made, *moments, still if follow else [None] * 4, strict=True)
-        adamw = native.AdamW([native.Weights(*each) for each in weights], [False] * 4)
+        adamw = AdamW([Weights(*each) for each in weights], [False] * 4)
         adamw.step([torch.ones_like(p) for p in made], step=1, rate=0.1, decay=0.0, clip=math.inf)
         assert_close(still, parameters(torch.float64), rtol=0, atol=0)
     assert_close(ours, theirs, rtol=0, atol=0)
@@ -280,12 +286,15 @@ def test_averages_may_be_left_out_and_stay():
 
 def test_memory_that_moved_is_refused_and_its_own_stays():
     weight, *rest = (torch.zeros(2, 3, 1) for _ in range(3))
-    adamw, gradient = native.AdamW([native.Weights(weight, *rest)], [False]), torch.ones(2, 3, 1)
+    adamw, gradient = (
+        AdamW([Weights(weight, *rest)], [False]),
+        torch.ones(2, 3, 1),
+    )
     options = {"step": 1, "rate": 0.1, "decay": 0.0, "clip": 9.0}
-    assert adamw.holds([native.Weights(weight, *rest)])
+    assert adamw.holds([Weights(weight, *rest)])
     kept = weight.data
     weight.data = torch.zeros(2, 3, 1)
-    assert not adamw.holds([native.Weights(weight, *rest)])
+    assert not adamw.holds([Weights(weight, *rest)])
     adamw.step([gradient], **options)  # of the memory that it has
     assert not weight.any()
     assert kept.all()
@@ -297,13 +306,11 @@ def test_memory_that_moved_is_refused_and_its_own_stays():
 @pytest.mark.parametrize("members", [0, 1])
 def test_of_few_members(members):
     weight = torch.ones(members, 2, 2)
-    adamw = native.AdamW(
-        [native.Weights(weight, torch.zeros_like(weight), torch.zeros_like(weight))], [True]
-    )
+    adamw = AdamW([Weights(weight, torch.zeros_like(weight), torch.zeros_like(weight))], [True])
     lengths = adamw.step([torch.ones_like(weight)], step=1, rate=0.1, decay=0.0, clip=9.0)
     assert lengths == [2.0] * members
     with pytest.raises(ArgumentError, match="weights is empty"):
-        native.AdamW([], [])
+        AdamW([], [])
 
 
 # Several steps in a call.
@@ -313,16 +320,16 @@ def training(members=3, dtype=torch.float32, **options):
     """Return steps, and all they change: weights, moments and averages."""
     network, layers, *_ = made_network(members, 1, masked=False, dtype=dtype, **options)
     weights = [tensor.clone() for layer in layers for tensor in layer[:2]]
-    layers = [native.Layer(*pair) for pair in zip(weights[::2], weights[1::2], strict=True)]
+    layers = [Layer(*pair) for pair in zip(weights[::2], weights[1::2], strict=True)]
     kept = [[torch.zeros_like(t) for t in weights] for _ in range(2)]
     kept.append([t.clone() for t in weights])
-    adamw = native.AdamW(
-        [native.Weights(*each) for each in zip(weights, *kept, strict=True)],
+    adamw = AdamW(
+        [Weights(*each) for each in zip(weights, *kept, strict=True)],
         [True, False] * len(layers),
     )
     dropped = [None, *[6554] * (len(layers) - 2), None]
     state = [weights, *kept]
-    return native.Steps(network, layers, dropped, adamw), state
+    return Steps(network, layers, dropped, adamw), state
 
 
 def batches(steps, sizes, *, members=3, weighted=False, dtype=torch.float32):
@@ -332,12 +339,12 @@ def batches(steps, sizes, *, members=3, weighted=False, dtype=torch.float32):
         x = torch.randn(members, rows, columns, generator=generator).to(dtype)
         y = torch.randn(members, rows, dimensions, generator=generator).to(dtype)
         w = torch.rand(members, rows, generator=generator).to(dtype) if weighted else None
-        found.append(native.Batch(place, x, y, w))
+        found.append(Batch(place, x, y, w))
         place += rows
     return found
 
 
-SCHEDULE = [native.Schedule(0.01 * number, 1 / (1 + number)) for number in range(1, 5)]
+SCHEDULE = [Schedule(0.01 * number, 1 / (1 + number)) for number in range(1, 5)]
 OPTIONS = {"step": 3, "decay": 0.1, "clip": 1.0}
 
 
@@ -356,7 +363,7 @@ def one_at_a_time(steps, given, bases):
                 )  # fmt: skip
             layers.append(layer._replace(mask=mask))
         none = x[..., :0]
-        total, _, gradients = native.mlp(steps.network, layers, x, none, y, w, to_vectors=False)
+        total, _, gradients = mlp(steps.network, layers, x, none, y, w, to_vectors=False)
         changed = OPTIONS | {"step": OPTIONS["step"] + number}
         rate, follow = SCHEDULE[number]
         lengths = steps.adamw.step(gradients, rate=rate, follow=follow, **changed)
@@ -424,19 +431,19 @@ def test_misuse_of_steps_is_refused_by_name():
         with pytest.raises(CondensError):
             steps.take(given, SCHEDULE, bases=bases, **OPTIONS | {name: bad})
     with pytest.raises(CondensError):
-        steps.take(given, [native.Schedule(math.inf)] * 4, bases=bases, **OPTIONS)
+        steps.take(given, [Schedule(math.inf)] * 4, bases=bases, **OPTIONS)
     assert steps.take([], [], bases=bases, **OPTIONS) == []
     network, layers, dropped, adamw = steps.network, steps.layers, steps.dropped, steps.adamw
     for bad in (65536, -1):
         with pytest.raises(CondensError, match="dropped has"):
-            native.Steps(network, layers, [bad] * len(layers), adamw)
-    copied = [native.Layer(one.weight.clone(), one.bias) for one in layers]
+            Steps(network, layers, [bad] * len(layers), adamw)
+    copied = [Layer(one.weight.clone(), one.bias) for one in layers]
     for other in (copied, layers[::-1], layers[1:]):
         with pytest.raises(CondensError):
-            native.Steps(network, other, dropped[: len(other)], adamw)
+            Steps(network, other, dropped[: len(other)], adamw)
     # A vector beside the numbers is not read.
     with pytest.raises(CondensError):
-        native.Steps(network._replace(edge=torch.zeros(5, 0), slope=torch.zeros(5, 0)), *(
+        Steps(network._replace(edge=torch.zeros(5, 0), slope=torch.zeros(5, 0)), *(
             layers, dropped, adamw))  # fmt: skip
 
 
@@ -449,7 +456,7 @@ def test_numbers_that_no_native_steps_are_made_of(monkeypatch):
         told.append(numbers)
         return getattr(native._module, name)(*numbers)
 
-    monkeypatch.setattr(native, "_native", keep)
+    monkeypatch.setattr(networks, "call", keep)
     tables = []
     tensor = torch.tensor
     monkeypatch.setattr(

@@ -8,7 +8,7 @@ from torch import Generator, nn
 from torch.testing import assert_close
 
 from condens.functional import fused_linear
-from condens.kernels import native
+from condens.kernels import native, networks
 from condens.nn import HEADS, MLP, Ensemble, FullHead, MixtureNetwork
 from condens.nn import stack as stacks
 from condens.nn.embeddings import PiecewiseLinear
@@ -115,13 +115,13 @@ def computed(monkeypatch):
     """What the native kernel was called for, whole networks at once."""
     found = []
     for name in ("mlp", "mlp_nll"):
-        whole = getattr(native, name)
+        whole = getattr(networks, name)
 
         def counted(*given, name=name, whole=whole, **options):
             found.append(name)
             return whole(*given, **options)
 
-        monkeypatch.setattr(native, name, counted)
+        monkeypatch.setattr(networks, name, counted)
     return found
 
 

@@ -181,7 +181,7 @@ static int mlp_checked(const double *real, const long long *a)
         H < 1 || members > 1 << 10 || rows > 1 << 24 || N > most || V > most || bins > most ||
         H > most || N * (1 + bins) > most || K * (1 + D + T) > most || (sizes[10] & ~1LL))
         REFUSE("the sizes are those of no network, but one or more members, columns and layers "
-               "were expected. Call condens.kernels.native.mlp with tensors.");
+               "were expected. Call condens.kernels.networks.mlp with tensors.");
     if (a[1] < 1)
         REFUSE(NO_THREAD);
     if (!(real[0] >= 0 && real[0] <= 1e30 && real[1] >= 0 && real[1] <= 1e30))
@@ -232,10 +232,10 @@ static int adamw_checked(const double *real, const long long *a)
     for (int i = 0; i < STEP_REALS; i++)
         if (!(real[i] >= 0) || (i != 5 && real[i] > 1e30) || (i > 6 && real[i] == 0))
             REFUSE("a number of the step is below 0 or not finite, but rates from 0 and positive "
-                   "corrections were expected. Call condens.kernels.native.AdamW.step.");
+                   "corrections were expected. Call condens.kernels.networks.AdamW.step.");
     if (members < 0 || members > 1 << 20)
         REFUSE("the number of members is none, but 0 to 2^20 were expected. "
-               "Call condens.kernels.native.AdamW with tensors.");
+               "Call condens.kernels.networks.AdamW with tensors.");
     range ranges[1 + 5 * MAX_TENSORS];
     int known = (!members || a[4]) && located(a[4], sizeof(double), 1, &members, &one, ranges);
     for (long long i = 0; i < count; i++) {

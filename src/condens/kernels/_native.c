@@ -285,7 +285,7 @@ static int depth_of(PyObject *number, long long *depth)
     if (*depth >= 1 && *depth <= MAX_DEPTH)
         return 1;
     PyErr_Format(PyExc_ValueError, "the depth is %lld, but 1 to %d was expected. Call "
-                 "condens.kernels.native.mlp with layers.", *depth, MAX_DEPTH);
+                 "condens.kernels.networks.mlp with layers.", *depth, MAX_DEPTH);
     return 0;
 }
 
@@ -356,7 +356,7 @@ static PyObject *adamw(PyObject *self, PyObject *const *args, Py_ssize_t count)
         return NULL;
     if (tensors < 1 || tensors > MAX_TENSORS)
         return PyErr_Format(PyExc_ValueError, "there are %lld parameters, but 1 to %d were expected. "
-                            "Call condens.kernels.native.AdamW with tensors.", tensors, MAX_TENSORS);
+                            "Call condens.kernels.networks.AdamW with tensors.", tensors, MAX_TENSORS);
     if (!numbers("adamw", args + STEP_REALS, count - STEP_REALS,
                  STEP_ARGUMENTS + TENSOR_ARGUMENTS * tensors, a) ||
         !adamw_checked(real, a))
@@ -417,7 +417,7 @@ static PyObject *steps(PyObject *self, PyObject *const *args, Py_ssize_t count)
     if (taken < 1 || taken > MAX_STEPS || !a[1] || !a[2] || a[1] % 8 || a[2] % 8 || a[1] < 0 || a[2] < 0 ||
         optimiser[0] != network[0] || optimiser[2] != network[2] || optimiser[3] != 2 * (depth + 1))
         return PyErr_Format(PyExc_ValueError, "the steps are %lld, but 1 to %d of one network were "
-                            "expected. Call condens.kernels.native.Steps.", taken, MAX_STEPS);
+                            "expected. Call condens.kernels.networks.Steps.", taken, MAX_STEPS);
     memcpy(rows, (const void *)a[1], (size_t)taken * ROWS_ARGUMENTS * sizeof *rows);
     memcpy(schedule, (const void *)a[2], (size_t)taken * SCHEDULE * sizeof *schedule);
 #define REALS_OF(i)                                                                                \
@@ -437,7 +437,7 @@ static PyObject *steps(PyObject *self, PyObject *const *args, Py_ssize_t count)
     }
     if (network[21])
         return PyErr_Format(PyExc_ValueError, "the losses of rows have memory, but a step makes "
-                            "gradients. Call condens.kernels.native.Steps.");
+                            "gradients. Call condens.kernels.networks.Steps.");
     long long done = 0;
     int failed = 0;
     Py_BEGIN_ALLOW_THREADS
@@ -492,11 +492,11 @@ static PyMethodDef methods[] = {
     {"mask", (PyCFunction)(void (*)(void))mask, METH_FASTCALL,
      "The mask of dropout of rows; see condens.kernels.native."},
     {"mlp", (PyCFunction)(void (*)(void))mlp, METH_FASTCALL,
-     "The loss of networks and all its gradients; see condens.kernels.native."},
+     "The loss of networks and all its gradients; see condens.kernels.networks."},
     {"adamw", (PyCFunction)(void (*)(void))adamw, METH_FASTCALL,
-     "A step of AdamW with a clip and a moving average; see condens.kernels.native."},
+     "A step of AdamW with a clip and a moving average; see condens.kernels.networks."},
     {"steps", (PyCFunction)(void (*)(void))steps, METH_FASTCALL,
-     "Steps of training networks; see condens.kernels.native."},
+     "Steps of training networks; see condens.kernels.networks."},
     {NULL, NULL, 0, NULL},
 };
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from condens.functional.fused import loss
 from condens.functional.fused_linear import Layout, stacked_linear_loss
-from condens.kernels import native
+from condens.kernels import native, networks
 from condens.kernels.choice import choose
 from condens.kernels.native import HALVES
 from condens.nn.backbones import ACTIVATIONS, MLP, Block, TableMLP
@@ -180,8 +180,8 @@ class Stack:
         return self.head.nll_of(self.free_parameters(condition), target)
 
     def steps(
-        self, adamw: native.AdamW, condition: Tensor, target: Tensor, draws: RowDraws
-    ) -> native.Steps | None:
+        self, adamw: networks.AdamW, condition: Tensor, target: Tensor, draws: RowDraws
+    ) -> networks.Steps | None:
         """Return what takes several steps at once on rows like these [M, b, …].
 
         None where the kernel does not know how.
@@ -282,7 +282,7 @@ class _Fused:
         table: TableMLP | None,
         layers: Sequence[_Linear],
         dropouts: Sequence[Dropout | None],
-        network: native.Network,
+        network: networks.Network,
     ) -> None:
         self.table, self.layers, self.dropouts = table, layers, dropouts
         self.network = network
@@ -318,7 +318,7 @@ class _Fused:
             return None
         none = last.bias.new_zeros(numeric, 0)
         sizes = head.n_components, head.dimensions, head._scale_outputs // head.n_components
-        network = native.Network(
+        network = networks.Network(
             sizes,
             none if pieces is None else pieces.edge,
             none if pieces is None else pieces.slope,
@@ -347,7 +347,7 @@ class _Fused:
     ) -> float:
         """Add the gradient of part · loss to those of the parameters; return part · loss."""
         layers, numbers, vectors = self._parts(condition, target)
-        total, to_vectors, made = native.mlp(
+        total, to_vectors, made = networks.mlp(
             self.network,
             layers,
             numbers,
@@ -369,8 +369,8 @@ class _Fused:
         return part * total
 
     def steps(
-        self, adamw: native.AdamW, parameters: Sequence[Tensor], draws: RowDraws
-    ) -> native.Steps | None:
+        self, adamw: networks.AdamW, parameters: Sequence[Tensor], draws: RowDraws
+    ) -> networks.Steps | None:
         """Return what takes steps of all parameters; None where there are others, or frozen ones.
 
         Dropout is to draw from `draws`.
@@ -386,22 +386,22 @@ class _Fused:
             or HALVES in dropped
         ):
             return None
-        layers = [native.Layer(one.weight.detach(), one.bias.detach()) for one in self.layers]
-        return native.Steps(self.network, layers, dropped, adamw)
+        layers = [networks.Layer(one.weight.detach(), one.bias.detach()) for one in self.layers]
+        return networks.Steps(self.network, layers, dropped, adamw)
 
     def nll(self, condition: Tensor, target: Tensor) -> Tensor:
         """Return the loss of each row [M, b]."""
-        return native.mlp_nll(self.network, *self._parts(condition, target), target)
+        return networks.mlp_nll(self.network, *self._parts(condition, target), target)
 
     def _parts(
         self, condition: Tensor, target: Tensor
-    ) -> tuple[list[native.Layer], Tensor, Tensor]:
+    ) -> tuple[list[networks.Layer], Tensor, Tensor]:
         """Return the layers, with new masks where they drop out, and the numbers and vectors."""
         numeric, table = len(self.network.edge), self.table
         vectors = condition[..., :0] if table is None else table.vectors_of(condition)
         shape = (*condition.shape[:2], self.layers[0].bias.shape[-1])
         layers = [
-            native.Layer(
+            networks.Layer(
                 layer.weight.detach(),
                 layer.bias.detach(),
                 one.mask(shape, target) if one is not None and one.training else None,

@@ -27,7 +27,7 @@ from condens.errors import (
     ProcessWarning,
     TrainingError,
 )
-from condens.kernels.native import MAX_STEPS
+from condens.kernels.networks import MAX_STEPS
 from condens.nn import DensityNetwork, Ensemble, Head
 from condens.nn.randomness import RowDraws, drawing_from, draws_from_torch, torch_seeded_by
 from condens.scalars import as_real, is_truth

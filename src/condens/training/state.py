@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from condens.kernels import native
+from condens.kernels import networks
 from condens.nn import DensityNetwork
 from condens.nn.randomness import RowDraws
 from condens.scalars import refused
@@ -91,8 +91,8 @@ class State:
         ]
         shrinking = {id(p) for p in self.members.matrices}
         self._shrinks = [id(p) in shrinking for p in self.parameters]
-        self._adamw: native.AdamW | None = None
-        self._several: native.Steps | None = None
+        self._adamw: networks.AdamW | None = None
+        self._several: networks.Steps | None = None
         # By weight decay and kind, as AdamW computes them at once.
         self._groups: dict[tuple[float, torch.dtype, torch.device], list[tuple[Tensor, ...]]] = {}
         for p, held in zip(self.parameters, self.moments, strict=True):
@@ -227,9 +227,9 @@ class State:
             return None
         first = self.position.step + 1
         losses = self._several.take(
-            [native.Batch(one.first, *one.rows) for one in batches],
+            [networks.Batch(one.first, *one.rows) for one in batches],
             [
-                native.Schedule(rate, 1 - self._average_after(number))
+                networks.Schedule(rate, 1 - self._average_after(number))
                 for number, rate in enumerate(rates, first)
             ],
             bases=draws.bases,
@@ -245,10 +245,10 @@ class State:
         """Return the part of an average that stays in a step; less at the beginning."""
         return min(self.settings.average, (1 + steps) / (10 + steps))
 
-    def _adamw_of(self, places: Sequence[int]) -> native.AdamW:
+    def _adamw_of(self, places: Sequence[int]) -> networks.AdamW:
         """Return what takes native steps of some parameters."""
         weights = [
-            native.Weights(
+            networks.Weights(
                 self.parameters[place],
                 self.moments[place]["exp_avg"],
                 self.moments[place]["exp_avg_sq"],
@@ -257,7 +257,7 @@ class State:
             for place in places
         ]
         if self._adamw is None or not self._adamw.holds(weights):
-            self._adamw = native.AdamW(weights, [self._shrinks[place] for place in places])
+            self._adamw = networks.AdamW(weights, [self._shrinks[place] for place in places])
         return self._adamw
 
     def _step_natively(self, rate: float, average: float) -> list[float]:
@@ -289,10 +289,10 @@ class State:
                 torch._fused_adamw_(
                     *(parameters, gradients, first, second, [], taken),
                     lr=rate,
-                    beta1=native.AdamW.BETA_1,
-                    beta2=native.AdamW.BETA_2,
+                    beta1=networks.AdamW.BETA_1,
+                    beta2=networks.AdamW.BETA_2,
                     weight_decay=decay,
-                    eps=native.AdamW.EPSILON,
+                    eps=networks.AdamW.EPSILON,
                     amsgrad=False,
                     maximize=False,
                 )
