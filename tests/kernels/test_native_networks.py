@@ -320,7 +320,6 @@ def training(members=3, dtype=torch.float32, **options):
     """Return steps, and all they change: weights, moments and averages."""
     network, layers, *_ = made_network(members, 1, masked=False, dtype=dtype, **options)
     weights = [tensor.clone() for layer in layers for tensor in layer[:2]]
-    layers = [Layer(*pair) for pair in zip(weights[::2], weights[1::2], strict=True)]
     kept = [[torch.zeros_like(t) for t in weights] for _ in range(2)]
     kept.append([t.clone() for t in weights])
     adamw = AdamW(
@@ -329,7 +328,7 @@ def training(members=3, dtype=torch.float32, **options):
     )
     dropped = [None, *[6554] * (len(layers) - 2), None]
     state = [weights, *kept]
-    return Steps(network, layers, dropped, adamw), state
+    return Steps(network, adamw, dropped), state
 
 
 def batches(steps, sizes, *, members=3, weighted=False, dtype=torch.float32):
@@ -433,18 +432,33 @@ def test_misuse_of_steps_is_refused_by_name():
     with pytest.raises(CondensError):
         steps.take(given, [Schedule(math.inf)] * 4, bases=bases, **OPTIONS)
     assert steps.take([], [], bases=bases, **OPTIONS) == []
-    network, layers, dropped, adamw = steps.network, steps.layers, steps.dropped, steps.adamw
+    network, dropped, adamw = steps.network, steps.dropped, steps.adamw
     for bad in (65536, -1):
         with pytest.raises(CondensError, match="dropped has"):
-            Steps(network, layers, [bad] * len(layers), adamw)
-    copied = [Layer(one.weight.clone(), one.bias) for one in layers]
-    for other in (copied, layers[::-1], layers[1:]):
+            Steps(network, adamw, [bad] * len(dropped))
+    for other in (dropped[1:], [*dropped, None]):
+        with pytest.raises(CondensError, match="dropped has"):
+            Steps(network, adamw, other)
+    turned = AdamW(adamw.held[::-1], [True] * 6)
+    few = AdamW(adamw.held[:4], [True] * 4)
+    for weights in (turned, few):
         with pytest.raises(CondensError):
-            Steps(network, other, dropped[: len(other)], adamw)
-    # A vector beside the numbers is not read.
+            Steps(network, weights, [None] * (len(weights.held) // 2))
+    wide = network._replace(edge=torch.zeros(5, 0), slope=torch.zeros(5, 0))
     with pytest.raises(CondensError):
-        Steps(network._replace(edge=torch.zeros(5, 0), slope=torch.zeros(5, 0)), *(
-            layers, dropped, adamw))  # fmt: skip
+        Steps(wide, adamw, dropped)
+
+
+def test_steps_keep_the_memory_that_they_were_made_with():
+    """Whatever becomes of the tensors by which they were told of it."""
+    steps, (weights, *_) = training(bins=2)
+    given, kept = batches(steps, (8,)), [t.data for t in weights]
+    for tensor in (*weights, steps.network.edge):
+        tensor.data = tensor.data[..., :0].contiguous()
+    before = [t.clone() for t in kept]
+    losses = steps.take(given, SCHEDULE[:1], bases=torch.arange(3), **OPTIONS)
+    assert len(losses) == 1
+    assert not any(torch.equal(a, b) for a, b in zip(kept[::2], before[::2], strict=True))
 
 
 def test_numbers_that_no_native_steps_are_made_of(monkeypatch):

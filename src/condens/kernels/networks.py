@@ -168,11 +168,11 @@ def _run_network(
     call(
         "mlp",
         network.floor,
-        1 / network.ceiling if network.ceiling else math.inf,
+        _tightness(network),
         target.dtype is torch.float64,
         threads(),
         *(*numbers.shape, vectors.shape[2], network.edge.shape[1]),
-        *(layers[0].weight.shape[2], len(layers) - 1, *network.sizes, network.shortcut),
+        *_sizes(network, layers),
         *(numbers.data_ptr(), vectors.data_ptr()),
         *(network.edge.data_ptr(), network.slope.data_ptr(), target.data_ptr()),
         *(address(weights), address(losses), address(pulled), address(each)),
@@ -180,6 +180,16 @@ def _run_network(
         *((0, 0) if weights is None else weights.stride()),
         *addresses,
     )
+
+
+def _tightness(network: Network) -> float:
+    """Return what C is told of the largest scale."""
+    return 1 / network.ceiling if network.ceiling else math.inf
+
+
+def _sizes(network: Network, layers: Sequence[Layer]) -> tuple[int, ...]:
+    """Return width, depth, K, D, T, and whether there is a shortcut."""
+    return layers[0].weight.shape[2], len(layers) - 1, *network.sizes, network.shortcut
 
 
 class Weights(NamedTuple):
@@ -225,22 +235,22 @@ class AdamW:
         like = weights[0].weight
         check_strided("weight", like)
         check_served(like)
-        self._like, self._members = like, like.shape[0] if like.dim() else 0
+        self.like, self.members = like, like.shape[0] if like.dim() else 0
         # Of their own, so that the memory stays theirs whatever becomes of the others.
-        self._held: list[Weights] = []
+        self.held: list[Weights] = []
         self._numbers: list[int] = []
         for own, shrinks in zip(weights, decayed, strict=True):
             for name, tensor in own._asdict().items():
                 if tensor is not None or name != "average":
                     check_strided(name, tensor)
-                    shape = (self._members, *own.weight.shape[1:])
+                    shape = (self.members, *own.weight.shape[1:])
                     check(((name, tensor, shape),), like)
                     check_contiguous(name, tensor)
-            self._held.append(Weights(*(None if t is None else t.detach() for t in own)))  # type: ignore[arg-type]
-            self._numbers += [own.weight.numel() // max(self._members, 1), bool(shrinks), 0]
+            self.held.append(Weights(*(None if t is None else t.detach() for t in own)))  # type: ignore[arg-type]
+            self._numbers += [own.weight.numel() // max(self.members, 1), bool(shrinks), 0]
             self._numbers += map(address, own)
         self._addresses = self._places()
-        self._lengths = torch.empty(self._members, dtype=torch.float64)
+        self._lengths = torch.empty(self.members, dtype=torch.float64)
 
     def holds(self, weights: Sequence[Weights]) -> bool:
         """Tell whether tensors are still where those were that this was made with."""
@@ -269,22 +279,23 @@ class AdamW:
             clip: largest length.
             follow: 0 where averages stay as they are.
         """
-        for own, gradient in zip(self._held, gradients, strict=True):
-            check((("gradient", gradient, own.weight.shape),), self._like)
+        for own, gradient in zip(self.held, gradients, strict=True):
+            check((("gradient", gradient, own.weight.shape),), self.like)
             check_contiguous("gradient", gradient)
         call(
             "adamw",
             *(rate, self.BETA_1, self.BETA_2, self.EPSILON, decay, clip, follow),
-            *self._corrections(step),
-            *self._told(gradients),
+            *self.corrections(step),
+            *self.told(gradients),
         )
         found: list[float] = self._lengths.tolist()
         return found
 
-    def _corrections(self, step: int) -> tuple[float, float]:
+    def corrections(self, step: int) -> tuple[float, float]:
+        """Return by what the moments of a step are divided: they begin at 0."""
         return 1 - self.BETA_1**step, 1 - self.BETA_2**step
 
-    def _told(self, gradients: Sequence[Tensor]) -> list[int]:
+    def told(self, gradients: Sequence[Tensor]) -> list[int]:
         """Return the whole numbers of a call, for gradients that were checked."""
         if self._addresses != self._places():
             raise ArgumentError(
@@ -295,11 +306,11 @@ class AdamW:
             )
         for place, gradient in enumerate(gradients):
             self._numbers[2 + place * (3 + len(Weights._fields))] = gradient.data_ptr()
-        double, lengths = self._like.dtype is torch.float64, self._lengths.data_ptr()
-        return [double, threads(), self._members, len(self._held), lengths, *self._numbers]
+        double, lengths = self.like.dtype is torch.float64, self._lengths.data_ptr()
+        return [double, threads(), self.members, len(self.held), lengths, *self._numbers]
 
     def _places(self) -> list[int]:
-        return [address(t) for own in self._held for t in own]
+        return [address(t) for own in self.held for t in own]
 
 
 class Batch(NamedTuple):
@@ -324,34 +335,26 @@ class Steps:
     The same numbers as with a call for each, without what Python does between them.
 
     Args:
-        network: what the networks are made of.
-        layers: hidden ones and the head, without masks; they read numbers alone.
+        network: what the networks are made of; they read numbers alone.
+        adamw: takes the steps of the weight and the bias of every layer, in turn.
         dropped: of each layer, the values of 65536 that its mask drops; None where it has none.
-        adamw: takes the steps of the layers' weights and biases, in this order.
     """
 
-    def __init__(
-        self,
-        network: Network,
-        layers: Sequence[Layer],
-        dropped: Sequence[int | None],
-        adamw: AdamW,
-    ) -> None:
-        self.network, self.layers, self.adamw = network, list(layers), adamw
-        like = adamw._like
-        sizes = network.edge.shape[0], 0, network.sizes[1]
-        none = (like.new_empty(adamw._members, 0, size) for size in sizes)
-        _readable_network(network, layers, *none)
-        own = [tensor for layer in layers for tensor in layer[:2]]
-        held = [weights.weight for weights in adamw._held]
-        if [(address(t), t.shape) for t in own] != [(address(t), t.shape) for t in held]:
+    def __init__(self, network: Network, adamw: AdamW, dropped: Sequence[int | None]) -> None:
+        held = [weights.weight for weights in adamw.held]
+        self.layers = [Layer(*pair) for pair in zip(held[::2], held[1::2], strict=False)]
+        # Aliases, whose sizes stay what they are.
+        edge, slope = (t.detach() for t in (network.edge, network.slope))
+        self.network, self.adamw = network._replace(edge=edge, slope=slope), adamw
+        self.dropped = list(dropped)
+        if 2 * len(self.dropped) != len(held):
             raise ArgumentError(
-                "adamw",
-                got="has other weights than the layers",
-                expected="theirs were expected, in their order",
-                fix="Make it of the layers' weights and biases.",
+                "dropped",
+                got=f"has {len(self.dropped)} layers",
+                expected=f"{len(held)} weights and biases were expected to be theirs",
+                fix="Pass a number or None for each layer.",
             )
-        for count in dropped:
+        for count in self.dropped:
             if count is not None and not 0 <= count < HALVES:
                 raise ArgumentError(
                     "dropped",
@@ -359,7 +362,9 @@ class Steps:
                     expected=f"0 to {HALVES - 1} was expected",
                     fix="Pass how many of as many values are dropped.",
                 )
-        self.dropped = [count for count, _ in zip(dropped, layers, strict=True)]
+        sizes = edge.shape[0], 0, network.sizes[1]
+        none = (adamw.like.new_empty(adamw.members, 0, size) for size in sizes)
+        _readable_network(self.network, self.layers, *none)
         self._gradients = [torch.empty_like(tensor) for tensor in held]
         self._masks: list[Tensor | None] = [None] * len(self.layers)
 
@@ -378,7 +383,7 @@ class Steps:
         Args:
             batches: MAX_STEPS at most.
             schedule: of each of them.
-            bases: of the masks' bits, see `mask` [M].
+            bases: of the masks' bits, see `condens.kernels.native.mask` [M].
             step: the number of the first, from 1.
             decay: of the weights.
             clip: largest length of a member's gradient.
@@ -390,16 +395,47 @@ class Steps:
                 expected=f"at most {MAX_STEPS} were expected",
                 fix="Take them in turns.",
             )
-        adamw, like, members = self.adamw, self.adamw._like, self.adamw._members
+        adamw, edge, slope = self.adamw, self.network.edge, self.network.slope
         bases = as_bases(bases)
-        check((("bases", bases, (members,)),), bases)
+        check((("bases", bases, (adamw.members,)),), bases)
         if not batches:
             return []
+        losses = adamw.like.new_empty(len(batches), adamw.members)
+        table, kept = self._table(batches, losses)
+        rates = torch.tensor(
+            [
+                [*own, *adamw.corrections(number)]
+                for number, own in zip(range(step, step + len(batches)), schedule, strict=True)
+            ],
+            dtype=torch.float64,
+        )
+        taken = call(
+            "steps",
+            *(self.network.floor, _tightness(self.network)),
+            *(adamw.BETA_1, adamw.BETA_2, adamw.EPSILON, decay, clip),
+            *(len(batches), table.data_ptr(), rates.data_ptr(), bases.data_ptr()),
+            # Those of `mlp`: 0 is what the table has, or what no step has.
+            *(edge.dtype is torch.float64, threads(), adamw.members, 0, len(edge), 0),
+            *(edge.shape[1], *_sizes(self.network, self.layers)),
+            *(0, 0, edge.data_ptr(), slope.data_ptr(), 0, 0, 0, 0, 0),
+            *(0, 0, 0, 0, 0, 0, 0, 0),
+            *self._addresses(max(rows for rows, *_ in table.tolist())),
+            *(count or 0 for count in self.dropped),
+            *adamw.told(self._gradients),
+        )
+        del kept
+        found: list[list[float]] = losses[:taken].tolist()
+        return found
+
+    def _table(
+        self, batches: Sequence[Batch], losses: Tensor
+    ) -> tuple[Tensor, list[tuple[Tensor | None, ...]]]:
+        """Return what differs from step to step, and the tensors whose addresses are in it."""
+        like, members = self.adamw.like, self.adamw.members
         columns, dimensions = self.network.edge.shape[0], self.network.sizes[1]
-        losses, kept = like.new_empty(len(batches), members), []
-        table, numbers = [], []
-        for number, (place, given, target, weights) in enumerate(batches):
-            check_strided("numbers", given, 3)
+        lines, kept = [], list[tuple[Tensor | None, ...]]()
+        for own, (place, numbers, target, weights) in zip(losses, batches, strict=True):
+            check_strided("numbers", numbers, 3)
             if not 0 <= place < 1 << 62:
                 raise ArgumentError(
                     "place",
@@ -407,50 +443,24 @@ class Steps:
                     expected="0 to 2^62 was expected",
                     fix="Pass how many rows of the epoch come before.",
                 )
-            rows = given.shape[1]
-            check((("numbers", given, (members, rows, columns)),), like)
+            rows = numbers.shape[1]
+            check((("numbers", numbers, (members, rows, columns)),), like)
             check((("target", target, (members, rows, dimensions)),), like)
-            read = in_lines(given), in_lines(target), as_weights(weights, target)
-            kept.append(read)  # copies too live as long as the call
-            line = [rows, place]
-            line += (read[0].data_ptr(), *read[0].stride()[:2])
-            line += (read[1].data_ptr(), *read[1].stride()[:2])
-            line += (0, 0, 0) if read[2] is None else (read[2].data_ptr(), *read[2].stride())
-            table.append([*line, losses.data_ptr() + number * members * like.element_size()])
-        self._make_masks(max(line[0] for line in table))
-        for place, (layer, mask) in enumerate(zip(self.layers, self._masks, strict=True)):
-            own = self._gradients[2 * place : 2 * place + 2]
-            numbers += [*map(address, (*layer[:2], mask, *own))]
-        wide = torch.tensor(table, dtype=torch.int64)
-        floor, ceiling = self.network.floor, self.network.ceiling
-        rates = torch.tensor(
-            [
-                [*own, *adamw._corrections(number)]
-                for number, own in zip(range(step, step + len(batches)), schedule, strict=True)
-            ],
-            dtype=torch.float64,
-        )
-        double = like.dtype is torch.float64
-        taken = call(
-            "steps",
-            *(floor, 1 / ceiling if ceiling else math.inf),
-            *(adamw.BETA_1, adamw.BETA_2, adamw.EPSILON, decay, clip),
-            *(len(batches), wide.data_ptr(), rates.data_ptr(), bases.data_ptr()),
-            *(double, threads(), members, 0, columns, 0, self.network.edge.shape[1]),
-            *(self.layers[0].weight.shape[2], len(self.layers) - 1, *self.network.sizes),
-            *(self.network.shortcut, 0, 0, self.network.edge.data_ptr()),
-            *(self.network.slope.data_ptr(), 0, 0, 0, 0, 0, *(0,) * 8),
-            *numbers,
-            *(count or 0 for count in self.dropped),
-            *adamw._told(self._gradients),
-        )
-        found: list[list[float]] = losses[:taken].tolist()
-        return found
+            x, y, w = in_lines(numbers), in_lines(target), as_weights(weights, target)
+            line = [rows, place, x.data_ptr(), *x.stride()[:2], y.data_ptr(), *y.stride()[:2]]
+            line += (0, 0, 0) if w is None else (w.data_ptr(), *w.stride())
+            lines.append([*line, own.data_ptr()])
+            kept.append((x, y, w))
+        return torch.tensor(lines, dtype=torch.int64), kept
 
-    def _make_masks(self, rows: int) -> None:
-        """Make room for the masks of so many rows."""
-        members, width = self.adamw._members, self.layers[0].weight.shape[2]
-        for place, count in enumerate(self.dropped):
-            known = self._masks[place]
-            if count is not None and (known is None or known.shape[1] < rows):
-                self._masks[place] = self.adamw._like.new_empty(members, rows, width)
+    def _addresses(self, rows: int) -> list[int]:
+        """Return where layers, their gradients, and masks of so many rows are."""
+        found, width = list[int](), self.layers[0].bias.shape[2]
+        for place, (layer, count) in enumerate(zip(self.layers, self.dropped, strict=True)):
+            mask = self._masks[place]
+            if count is not None and (mask is None or mask.shape[1] < rows):
+                mask = self.adamw.like.new_empty(self.adamw.members, rows, width)
+                self._masks[place] = mask
+            own = self._gradients[2 * place : 2 * place + 2]
+            found += map(address, (*layer[:2], mask, *own))
+        return found

@@ -386,8 +386,7 @@ class _Fused:
             or HALVES in dropped
         ):
             return None
-        layers = [networks.Layer(one.weight.detach(), one.bias.detach()) for one in self.layers]
-        return networks.Steps(self.network, layers, dropped, adamw)
+        return networks.Steps(self.network, adamw, dropped)
 
     def nll(self, condition: Tensor, target: Tensor) -> Tensor:
         """Return the loss of each row [M, b]."""
