@@ -326,9 +326,8 @@ def training(members=3, dtype=torch.float32, **options):
         [Weights(*each) for each in zip(weights, *kept, strict=True)],
         [True, False] * len(layers),
     )
-    dropped = [None, *[6554] * (len(layers) - 2), None]
     state = [weights, *kept]
-    return Steps(network, adamw, dropped), state
+    return Steps(network, adamw), state
 
 
 def batches(steps, sizes, *, members=3, weighted=False, dtype=torch.float32):
@@ -347,17 +346,29 @@ SCHEDULE = [Schedule(0.01 * number, 1 / (1 + number)) for number in range(1, 5)]
 OPTIONS = {"step": 3, "decay": 0.1, "clip": 1.0}
 
 
-def one_at_a_time(steps, given, bases):
+def dropped_by(steps):
+    return [None, *[6554] * (len(steps.layers) - 2), None]
+
+
+def take(steps, given, *, bases=None, **changed):
+    """Take steps on batches."""
+    options = {"dropped": dropped_by(steps), "bases": torch.tensor([3, -4, 5]), **OPTIONS}
+    schedule = changed.pop("schedule", SCHEDULE[: len(given)])
+    options |= {"bases": options["bases"] if bases is None else bases}
+    return steps.take(given, schedule, **options | changed)
+
+
+def one_at_a_time(steps, given):
     """Return the losses of steps that are taken by a call for each part of each."""
     losses = []
     for number, (place, x, y, w) in enumerate(given):
         layers, calls = [], 0
-        for layer, dropped in zip(steps.layers, steps.dropped, strict=True):
+        for layer, dropped in zip(steps.layers, dropped_by(steps), strict=True):
             mask = None
             if dropped is not None:
                 calls += 1
                 mask = native.mask(
-                    *(bases, x.shape[1], layer.bias.shape[-1]),
+                    *(torch.tensor([3, -4, 5]), x.shape[1], layer.bias.shape[-1]),
                     place=place, first=calls << 32, dropped=dropped, like=x,
                 )  # fmt: skip
             layers.append(layer._replace(mask=mask))
@@ -377,13 +388,10 @@ def one_at_a_time(steps, given, bases):
 @pytest.mark.usefixtures("at_level")
 def test_steps_in_one_call_have_the_bits_of_single_ones(weighted, dtype):
     """The last batch is smaller; masks, rates and corrections are those of each step."""
-    bases = torch.tensor([3, -4, 5])
     options = {"dtype": dtype, "bins": 3, "depth": 3, "shortcut": True, "width": 19}
     (ours, found), (theirs, expected) = training(**options), training(**options)
     given = batches(ours, (32, 32, 33, 7), weighted=weighted, dtype=dtype)
-    losses = ours.take(given, SCHEDULE, bases=bases, **OPTIONS)
-    alone = one_at_a_time(theirs, given, bases)
-    assert [math.fsum(each) for each in losses] == alone
+    assert [sum(each) for each in take(ours, given)] == one_at_a_time(theirs, given)
     for ours_of, theirs_of in zip(found, expected, strict=True):
         assert_close(ours_of, theirs_of, rtol=0, atol=0)
     assert not torch.equal(found[0][0], training(**options)[1][0][0])
@@ -400,10 +408,9 @@ def test_steps_end_before_one_that_is_not_finite(wrong, at):
     else:  # whose loss is finite
         given[at].target[1, 3] = 3e18
         given[at].numbers[1, 3] = 1e5
-    bases = torch.arange(3)
-    losses = ours.take(given, SCHEDULE, bases=bases, **OPTIONS)
+    losses = take(ours, given)
     assert len(losses) == at
-    assert [math.fsum(each) for each in losses] == one_at_a_time(theirs, given[:at], bases)
+    assert [sum(each) for each in losses] == one_at_a_time(theirs, given[:at])
     for ours_of, theirs_of in zip(found, expected, strict=True):
         assert_close(ours_of, theirs_of, rtol=0, atol=0)
 
@@ -416,49 +423,71 @@ def test_misuse_of_steps_is_refused_by_name():
         *(given[0]._replace(numbers=bad) for bad in (x[:2], x[0], x[..., :1], x.double(), None)),
         *(given[0]._replace(target=bad) for bad in (y[:, :7], y[..., :1], y.to_sparse(), 5.0)),
         *(given[0]._replace(weights=bad) for bad in (w[:2], w[:, :1], w.double(), w[..., None])),
-        given[0]._replace(place=2**63),
+        *(given[0]._replace(place=bad) for bad in (2**63, -1)),
     ]
     for one in wrong:
         with pytest.raises(CondensError):
-            steps.take([one], SCHEDULE[:1], bases=bases, **OPTIONS)
-    for bad in (bases[:2], bases.float(), None, bases.view(3, 1)):
+            take(steps, [one])
+    changes = [
+        *({"bases": bad} for bad in (bases[:2], bases.float(), "a", bases.view(3, 1))),
+        *({"decay": bad} for bad in (math.nan, math.inf, -1.0)),
+        *({"clip": bad} for bad in (math.nan, -1.0)),
+        {"step": 0},
+        *({"schedule": bad} for bad in (SCHEDULE[1:], [Schedule(math.inf)] * 4)),
+        *({"dropped": bad} for bad in ([65536] * 3, [-1] * 3, [None] * 2, [None] * 4)),
+    ]
+    for changed in changes:
         with pytest.raises(CondensError):
-            steps.take(given, SCHEDULE, bases=bad, **OPTIONS)
+            take(steps, given, **changed)
     with pytest.raises(CondensError, match="batches has 65"):
-        steps.take(given[:1] * 65, SCHEDULE[:1] * 65, bases=bases, **OPTIONS)
-    for name, bad in (("decay", math.nan), ("clip", -1.0), ("step", 0)):
+        take(steps, given[:1] * 65, schedule=SCHEDULE[:1] * 65)
+    assert take(steps, []) == []
+    network, adamw = steps.network, steps.adamw
+    for held in (adamw.held[::-1], adamw.held[:4], adamw.held[:5]):
         with pytest.raises(CondensError):
-            steps.take(given, SCHEDULE, bases=bases, **OPTIONS | {name: bad})
+            Steps(network, AdamW(held, [True] * len(held)))
     with pytest.raises(CondensError):
-        steps.take(given, [Schedule(math.inf)] * 4, bases=bases, **OPTIONS)
-    assert steps.take([], [], bases=bases, **OPTIONS) == []
-    network, dropped, adamw = steps.network, steps.dropped, steps.adamw
-    for bad in (65536, -1):
-        with pytest.raises(CondensError, match="dropped has"):
-            Steps(network, adamw, [bad] * len(dropped))
-    for other in (dropped[1:], [*dropped, None]):
-        with pytest.raises(CondensError, match="dropped has"):
-            Steps(network, adamw, other)
-    turned = AdamW(adamw.held[::-1], [True] * 6)
-    few = AdamW(adamw.held[:4], [True] * 4)
-    for weights in (turned, few):
-        with pytest.raises(CondensError):
-            Steps(network, weights, [None] * (len(weights.held) // 2))
-    wide = network._replace(edge=torch.zeros(5, 0), slope=torch.zeros(5, 0))
-    with pytest.raises(CondensError):
-        Steps(wide, adamw, dropped)
+        Steps(network._replace(edge=torch.zeros(5, 0), slope=torch.zeros(5, 0)), adamw)
+    with pytest.raises(CondensError, match="decayed has 1, but 2 were expected"):
+        AdamW(adamw.held[:2], [True])
+    with pytest.raises(CondensError, match="gradients has 0"):
+        adamw.step([], rate=0.1, **OPTIONS)
 
 
 def test_steps_keep_the_memory_that_they_were_made_with():
     """Whatever becomes of the tensors by which they were told of it."""
     steps, (weights, *_) = training(bins=2)
     given, kept = batches(steps, (8,)), [t.data for t in weights]
-    for tensor in (*weights, steps.network.edge):
+    for tensor in weights:
         tensor.data = tensor.data[..., :0].contiguous()
     before = [t.clone() for t in kept]
-    losses = steps.take(given, SCHEDULE[:1], bases=torch.arange(3), **OPTIONS)
-    assert len(losses) == 1
+    assert len(take(steps, given)) == 1
     assert not any(torch.equal(a, b) for a, b in zip(kept[::2], before[::2], strict=True))
+
+
+@pytest.mark.parametrize("which", ["weight", "edge"])
+def test_memory_that_became_less_is_refused(which):
+    """By its size: after it grew and shrank again, it may be where it was."""
+    steps, (weights, *_) = training(bins=2)
+    given = batches(steps, (8,))
+    memory = (weights[0] if which == "weight" else steps.network.edge).untyped_storage()
+    memory.resize_(memory.nbytes() - 4)
+    with pytest.raises(ArgumentError, match="memory"):
+        take(steps, given)
+
+
+def test_what_is_dropped_may_change():
+    steps, _ = training()
+    others, _ = training()
+    given = batches(steps, (8, 8))
+    first = take(steps, given[:1])
+    take(others, given[:1])
+    none, some = (
+        take(one, given[1:], dropped=[None, count, None], step=4)
+        for one, count in ((steps, None), (others, 30_000))
+    )
+    assert first
+    assert none != some
 
 
 def test_numbers_that_no_native_steps_are_made_of(monkeypatch):
@@ -476,9 +505,8 @@ def test_numbers_that_no_native_steps_are_made_of(monkeypatch):
     monkeypatch.setattr(
         torch, "tensor", lambda *a, **k: tables.append(tensor(*a, **k)) or tables[-1]
     )
-    losses = [steps.take(given, SCHEDULE[:1], bases=bases, **OPTIONS)]
-    assert len(losses[0]) == 1
-    (numbers,), table = told, tables[0]
+    assert len(take(steps, given, bases=bases)) == 1
+    (numbers,), table = told, next(t for t in tables if t.dim() == 2 and not t.is_floating_point())
     numbers = list(numbers)
     call, own = native._module.steps, torch.empty(1, 3)
     table[0, 11] = own.data_ptr()  # those of that call are gone

@@ -203,6 +203,70 @@ def test_steps_in_one_call_have_the_bits_of_single_ones(case, dtype, monkeypatch
         assert (one.train_nll, one.validation_nll) == (alone.train_nll, alone.validation_nll)
 
 
+def test_dropout_that_a_callback_changes(monkeypatch):
+    def weights():
+        together = ensemble(dropout=0.5)
+
+        def lower(epoch):
+            for module in together.modules():
+                if isinstance(module, nn.Dropout):
+                    module.p = 0.5 / (epoch.epoch + 2)
+
+        train(together, data(), settings(), folds=FOLDS, callbacks=lower)
+        return weights_of(together)
+
+    ours = weights()
+    monkeypatch.setattr(_Loop, "_several_steps", lambda *_: 0)
+    assert_close(ours, weights(), rtol=0, atol=0)
+
+
+UNUSUAL = {
+    "a row a step": ({}, {"batch_size": 1, "epochs": 1}),
+    "more parameters than the kernel takes": ({"depth": 130}, {"epochs": 2}),
+    "a decay beyond all use": ({}, {"epochs": 2, "weight_decay": 1e31}),
+}
+
+
+@pytest.mark.parametrize("case", UNUSUAL)
+def test_unusual_runs_end_as_without_the_kernel(case, monkeypatch):
+    options, changes = UNUSUAL[case]
+
+    def stopped():
+        return train(ensemble(**options), data(), settings(**changes), warn=False).stopped
+
+    ours = stopped()
+    monkeypatch.setenv("CONDENS_KERNEL", "eager")
+    assert ours == stopped() == "all epochs"
+
+
+def test_more_members_than_the_kernel_takes():
+    many = [MixtureNetwork.of(3, 2, n_components=1, width=1, depth=1) for _ in range(1025)]
+    together = Ensemble(many).double().prepare(*data())
+    assert train(together, data(), settings(epochs=1), warn=False).stopped == "all epochs"
+
+
+def test_losses_whose_sum_is_infinite_are_skipped_steps():
+    def bent(seed):
+        made = network(seed)
+        with torch.no_grad():
+            made.head.linear.weight.zero_()
+            made.head.linear.bias.zero_()[2:6] = 1.3e154
+        return made
+
+    together = Ensemble([bent(seed) for seed in range(5)])
+    x, y = data()
+    history = train(together, (x, y), settings(epochs=2, clip=1e300), warn=False)
+    assert history.stopped == "all epochs"
+    assert sum(epoch.skipped_steps for epoch in history.epochs) > 0
+
+
+def test_backbones_without_layers():
+    together = Ensemble([network(seed, width=3, depth=1) for seed in range(2)])
+    for one in together.members:
+        one.backbone.layers = nn.Sequential()
+    assert train(together, data(), settings(epochs=1), warn=False).stopped == "all epochs"
+
+
 @pytest.mark.skipif(bool(native.missing), reason=native.missing)
 def test_a_step_that_is_skipped_among_others(monkeypatch):
     """The others of its call are taken as they would be alone."""

@@ -230,7 +230,7 @@ static int adamw_checked(const double *real, const long long *a)
     if (a[1] < 1)
         REFUSE(NO_THREAD);
     for (int i = 0; i < STEP_REALS; i++)
-        if (!(real[i] >= 0) || (i != 5 && real[i] > 1e30) || (i > 6 && real[i] == 0))
+        if (!(real[i] >= 0) || (i != 5 && !isfinite(real[i])) || (i > 6 && real[i] == 0))
             REFUSE("a number of the step is below 0 or not finite, but rates from 0 and positive "
                    "corrections were expected. Call condens.kernels.networks.AdamW.step.");
     if (members < 0 || members > 1 << 20)

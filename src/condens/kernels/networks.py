@@ -27,6 +27,8 @@ from condens.kernels.native import (
 
 # Of training in one call.
 MAX_STEPS = 64
+# What the kernel serves: parameters of a step, members, rows of one, and what a layer reads.
+MAX_TENSORS, MAX_MEMBERS, MAX_ROWS, MAX_INPUTS = 256, 1 << 10, 1 << 24, 1 << 20
 
 
 class Layer(NamedTuple):
@@ -85,7 +87,7 @@ def mlp(
     gradients = [torch.empty_like(t) for layer in layers for t in layer[:2]]
     made = (losses, pulled, None, gradients)
     _run_network(network, layers, numbers, vectors, target, weights, made)
-    return math.fsum(losses.tolist()), pulled, gradients
+    return sum(losses.tolist()), pulled, gradients
 
 
 def mlp_nll(
@@ -239,6 +241,7 @@ class AdamW:
         # Of their own, so that the memory stays theirs whatever becomes of the others.
         self.held: list[Weights] = []
         self._numbers: list[int] = []
+        _check_count("decayed", decayed, len(weights))
         for own, shrinks in zip(weights, decayed, strict=True):
             for name, tensor in own._asdict().items():
                 if tensor is not None or name != "average":
@@ -249,7 +252,8 @@ class AdamW:
             self.held.append(Weights(*(None if t is None else t.detach() for t in own)))  # type: ignore[arg-type]
             self._numbers += [own.weight.numel() // max(self.members, 1), bool(shrinks), 0]
             self._numbers += map(address, own)
-        self._addresses = self._places()
+        self._addresses = [address(t) for own in self.held for t in own]
+        self._memory = self._places()
         self._lengths = torch.empty(self.members, dtype=torch.float64)
 
     def holds(self, weights: Sequence[Weights]) -> bool:
@@ -279,6 +283,7 @@ class AdamW:
             clip: largest length.
             follow: 0 where averages stay as they are.
         """
+        _check_count("gradients", gradients, len(self.held))
         for own, gradient in zip(self.held, gradients, strict=True):
             check((("gradient", gradient, own.weight.shape),), self.like)
             check_contiguous("gradient", gradient)
@@ -297,7 +302,7 @@ class AdamW:
 
     def told(self, gradients: Sequence[Tensor]) -> list[int]:
         """Return the whole numbers of a call, for gradients that were checked."""
-        if self._addresses != self._places():
+        if self._memory != self._places():
             raise ArgumentError(
                 "weights",
                 got="has other memory than it had",
@@ -309,8 +314,8 @@ class AdamW:
         double, lengths = self.like.dtype is torch.float64, self._lengths.data_ptr()
         return [double, threads(), self.members, len(self.held), lengths, *self._numbers]
 
-    def _places(self) -> list[int]:
-        return [address(t) for own in self.held for t in own]
+    def _places(self) -> list[tuple[int, int]]:
+        return _memory_of([t for own in self.held for t in own if t is not None])
 
 
 class Batch(NamedTuple):
@@ -337,31 +342,16 @@ class Steps:
     Args:
         network: what the networks are made of; they read numbers alone.
         adamw: takes the steps of the weight and the bias of every layer, in turn.
-        dropped: of each layer, the values of 65536 that its mask drops; None where it has none.
     """
 
-    def __init__(self, network: Network, adamw: AdamW, dropped: Sequence[int | None]) -> None:
+    def __init__(self, network: Network, adamw: AdamW) -> None:
         held = [weights.weight for weights in adamw.held]
         self.layers = [Layer(*pair) for pair in zip(held[::2], held[1::2], strict=False)]
         # Aliases, whose sizes stay what they are.
         edge, slope = (t.detach() for t in (network.edge, network.slope))
         self.network, self.adamw = network._replace(edge=edge, slope=slope), adamw
-        self.dropped = list(dropped)
-        if 2 * len(self.dropped) != len(held):
-            raise ArgumentError(
-                "dropped",
-                got=f"has {len(self.dropped)} layers",
-                expected=f"{len(held)} weights and biases were expected to be theirs",
-                fix="Pass a number or None for each layer.",
-            )
-        for count in self.dropped:
-            if count is not None and not 0 <= count < HALVES:
-                raise ArgumentError(
-                    "dropped",
-                    got=f"has {count}",
-                    expected=f"0 to {HALVES - 1} was expected",
-                    fix="Pass how many of as many values are dropped.",
-                )
+        self._memory = _memory_of([edge, slope])
+        _check_count("the weights of adamw", held, 2 * len(self.layers))
         sizes = edge.shape[0], 0, network.sizes[1]
         none = (adamw.like.new_empty(adamw.members, 0, size) for size in sizes)
         _readable_network(self.network, self.layers, *none)
@@ -373,6 +363,7 @@ class Steps:
         batches: Sequence[Batch],
         schedule: Sequence[Schedule],
         *,
+        dropped: Sequence[int | None],
         bases: Tensor,
         step: int,
         decay: float,
@@ -383,6 +374,7 @@ class Steps:
         Args:
             batches: MAX_STEPS at most.
             schedule: of each of them.
+            dropped: of each layer, how many of 65536 values its mask drops; None where it has none.
             bases: of the masks' bits, see `condens.kernels.native.mask` [M].
             step: the number of the first, from 1.
             decay: of the weights.
@@ -396,6 +388,23 @@ class Steps:
                 fix="Take them in turns.",
             )
         adamw, edge, slope = self.adamw, self.network.edge, self.network.slope
+        _check_count("schedule", schedule, len(batches))
+        _check_count("dropped", dropped, len(self.layers))
+        for count in dropped:
+            if count is not None and not 0 <= count < HALVES:
+                raise ArgumentError(
+                    "dropped",
+                    got=f"has {count}",
+                    expected=f"0 to {HALVES - 1} was expected",
+                    fix="Pass how many of as many values are dropped.",
+                )
+        if self._memory != _memory_of([edge, slope]):
+            raise ArgumentError(
+                "network",
+                got="has bins in other memory than they were",
+                expected="that of the beginning was expected",
+                fix="Make other Steps.",
+            )
         bases = as_bases(bases)
         check((("bases", bases, (adamw.members,)),), bases)
         if not batches:
@@ -419,8 +428,8 @@ class Steps:
             *(edge.shape[1], *_sizes(self.network, self.layers)),
             *(0, 0, edge.data_ptr(), slope.data_ptr(), 0, 0, 0, 0, 0),
             *(0, 0, 0, 0, 0, 0, 0, 0),
-            *self._addresses(max(rows for rows, *_ in table.tolist())),
-            *(count or 0 for count in self.dropped),
+            *self._addresses(dropped, max(rows for rows, *_ in table.tolist())),
+            *(count or 0 for count in dropped),
             *adamw.told(self._gradients),
         )
         del kept
@@ -453,14 +462,30 @@ class Steps:
             kept.append((x, y, w))
         return torch.tensor(lines, dtype=torch.int64), kept
 
-    def _addresses(self, rows: int) -> list[int]:
+    def _addresses(self, dropped: Sequence[int | None], rows: int) -> list[int]:
         """Return where layers, their gradients, and masks of so many rows are."""
         found, width = list[int](), self.layers[0].bias.shape[2]
-        for place, (layer, count) in enumerate(zip(self.layers, self.dropped, strict=True)):
-            mask = self._masks[place]
+        for place, (layer, count) in enumerate(zip(self.layers, dropped, strict=True)):
+            mask = None if count is None else self._masks[place]
             if count is not None and (mask is None or mask.shape[1] < rows):
                 mask = self.adamw.like.new_empty(self.adamw.members, rows, width)
                 self._masks[place] = mask
             own = self._gradients[2 * place : 2 * place + 2]
             found += map(address, (*layer[:2], mask, *own))
         return found
+
+
+def _memory_of(tensors: Sequence[Tensor]) -> list[tuple[int, int]]:
+    """Return where tensors are, and how many bytes the memory has that they are in."""
+    return [(t.data_ptr(), t.untyped_storage().nbytes()) for t in tensors]
+
+
+def _check_count(name: str, given: Sequence[Any], expected: int) -> None:
+    """Raise a named error unless there are as many as expected."""
+    if len(given) != expected:
+        raise ArgumentError(
+            name,
+            got=f"has {len(given)}",
+            expected=f"{expected} were expected",
+            fix="Pass one for each.",
+        )

@@ -84,15 +84,16 @@ class Stack:
         self.backbone = self._join([member.backbone for member in members])
         self.head: Head[Any] = self._join([member.head for member in members])  # type: ignore[assignment]
         self._fused = _Fused.of(self.backbone, self.head)
+        self._steps: networks.Steps | None = None
         self.attach()
 
     @classmethod
     def of(cls, members: Sequence[DensityNetwork]) -> Self | None:
         """Return the stack of two networks or more; None where they differ by more than weights."""
-        networks = [member for member in members if type(member) is MixtureNetwork]
-        if len(networks) < max(2, len(members)) or not _alike(networks):
+        known = [member for member in members if type(member) is MixtureNetwork]
+        if len(known) < max(2, len(members)) or not _alike(known):
             return None
-        return cls(networks)
+        return cls(known)
 
     @property
     def parameters(self) -> list[nn.Parameter]:
@@ -181,15 +182,20 @@ class Stack:
 
     def steps(
         self, adamw: networks.AdamW, condition: Tensor, target: Tensor, draws: RowDraws
-    ) -> networks.Steps | None:
-        """Return what takes several steps at once on rows like these [M, b, …].
+    ) -> tuple[networks.Steps, list[int | None]] | None:
+        """Return what takes steps on rows like these [M, b, …], and what each layer drops out.
 
-        None where the kernel does not know how.
+        None where the kernel does not know how. Steps are the same as long as `adamw` is.
         """
         fused = self._fused
         if fused is None or not fused.serves(condition, target):
             return None
-        return fused.steps(adamw, self.parameters, draws)
+        dropped = fused.dropped(draws)
+        if dropped is None or not fused.has_all(self.parameters):
+            return None
+        if self._steps is None or self._steps.adamw is not adamw:
+            self._steps = networks.Steps(fused.network, adamw)
+        return self._steps, dropped
 
     def free_parameters(self, condition: Tensor) -> Parameters:
         """Return the parameters [M, b, K, …] for standardised conditions [M, b, C]."""
@@ -296,7 +302,7 @@ class _Fused:
             return None
         modules = list(mlp.layers)
         pieces = None if table is None else table.numbers
-        if table is None and isinstance(modules[0], PiecewiseLinear):
+        if table is None and modules and isinstance(modules[0], PiecewiseLinear):
             pieces = cast("PiecewiseLinear", modules.pop(0))
         numeric = mlp.inputs if table is None else table.numeric
         hidden, last = _hidden(modules), cast("nn.Module", head.linear)
@@ -311,6 +317,8 @@ class _Fused:
         if (
             [layer.weight.shape[1] for layer in layers] != reads
             or any(layer.bias.shape[-1] != width for layer in layers[:-1])
+            or len(last.weight) > networks.MAX_MEMBERS
+            or max(reads) > networks.MAX_INPUTS
             or len(hidden) > MAX_DEPTH
             or width > MAX_WIDTH
             or last.bias.shape[-1] > MAX_OUTPUTS
@@ -335,6 +343,7 @@ class _Fused:
             choose(weight) is native
             and condition.dtype is target.dtype is weight.dtype is self.network.edge.dtype
             and condition.device == target.device == weight.device == self.network.edge.device
+            and condition.shape[1] <= networks.MAX_ROWS
             and all(
                 one.draws is not None and one.draws.knows(condition.shape)
                 for one in self.dropouts
@@ -368,25 +377,19 @@ class _Fused:
             vectors.backward(to_vectors if part == 1 else to_vectors.mul_(part))
         return part * total
 
-    def steps(
-        self, adamw: networks.AdamW, parameters: Sequence[Tensor], draws: RowDraws
-    ) -> networks.Steps | None:
-        """Return what takes steps of all parameters; None where there are others, or frozen ones.
+    def dropped(self, draws: RowDraws) -> list[int | None] | None:
+        """Return how many of 65536 values each layer drops, if it does, by numbers of `draws`."""
+        found = [None if one is None else round(one.p * HALVES) for one in self.dropouts]
+        known = all(one is None or one.draws is draws for one in self.dropouts)
+        return found if known and HALVES not in found else None
 
-        Dropout is to draw from `draws`.
-        """
+    def has_all(self, parameters: Sequence[Tensor]) -> bool:
+        """Tell whether these are the weights and biases in their order, none of them frozen."""
         leaves = [leaf for layer in self.layers for leaf in (layer.weight, layer.bias)]
-        dropped = [None if one is None else round(one.p * HALVES) for one in self.dropouts]
-        if (
-            len(parameters) != len(leaves)
-            or any(
-                a is not b or not a.requires_grad for a, b in zip(parameters, leaves, strict=True)
-            )
-            or any(one is not None and one.draws is not draws for one in self.dropouts)
-            or HALVES in dropped
-        ):
-            return None
-        return networks.Steps(self.network, adamw, dropped)
+        return len(leaves) == len(parameters) and all(
+            ours is theirs and ours.requires_grad
+            for ours, theirs in zip(leaves, parameters, strict=True)
+        )
 
     def nll(self, condition: Tensor, target: Tensor) -> Tensor:
         """Return the loss of each row [M, b]."""

@@ -291,7 +291,7 @@ class _Loop:
             undoing.pop_all()
         self.noise = source.noise(settings, network)
         # Steps in one call of the native kernel: few large ones, so that a stop need not wait.
-        self.steps_at_once = min(max(MAX_MULTIPLICATIONS // (step * weights), 1), MAX_STEPS)
+        self.steps_at_once = min(max(MAX_MULTIPLICATIONS // max(step * weights, 1), 1), MAX_STEPS)
         self.several = (
             self.members.stack is not None
             and group.alone

@@ -10,6 +10,7 @@ from condens.data import Rows
 from condens.errors import ArgumentError
 from condens.kernels import native
 from condens.kernels.choice import choose
+from condens.kernels.networks import MAX_TENSORS
 from condens.nn import DensityNetwork, Ensemble
 from condens.nn.randomness import RowDraws
 from condens.nn.stack import Stack
@@ -64,8 +65,9 @@ class Members:
     @property
     def native(self) -> bool:
         """Whether the native kernel takes the optimiser's steps."""
-        kinds = {(p.dtype, p.device) for p in self.parameters}
-        return self.stack is not None and len(kinds) == 1 and choose(self.parameters[0]) is native
+        kinds, count = {(p.dtype, p.device) for p in self.parameters}, len(self.parameters)
+        known = self.stack is not None and len(kinds) == 1 and count <= MAX_TENSORS
+        return known and choose(self.parameters[0]) is native
 
     def train(self, mode: bool = True) -> None:
         """Put the network into training mode, or into that of evaluation."""

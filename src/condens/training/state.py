@@ -92,7 +92,6 @@ class State:
         shrinking = {id(p) for p in self.members.matrices}
         self._shrinks = [id(p) in shrinking for p in self.parameters]
         self._adamw: networks.AdamW | None = None
-        self._several: networks.Steps | None = None
         # By weight decay and kind, as AdamW computes them at once.
         self._groups: dict[tuple[float, torch.dtype, torch.device], list[tuple[Tensor, ...]]] = {}
         for p, held in zip(self.parameters, self.moments, strict=True):
@@ -221,17 +220,18 @@ class State:
             return None
         draws.begin(epoch=self.position.epoch, first=batches[0].first, rows=len(batches[0]))
         adamw, (condition, target, _) = self._adamw_of(range(len(self.parameters))), batches[0].rows
-        if self._several is None or self._several.adamw is not adamw:
-            self._several = stack.steps(adamw, condition, target, draws)
-        if self._several is None:
+        known = stack.steps(adamw, condition, target, draws)
+        if known is None:
             return None
+        steps, dropped = known
         first = self.position.step + 1
-        losses = self._several.take(
+        losses = steps.take(
             [networks.Batch(one.first, *one.rows) for one in batches],
             [
                 networks.Schedule(rate, 1 - self._average_after(number))
                 for number, rate in enumerate(rates, first)
             ],
+            dropped=dropped,
             bases=draws.bases,
             step=int(count) + 1,
             decay=settings.weight_decay,
@@ -239,7 +239,7 @@ class State:
         )
         count.add_(len(losses))
         self.position.step += len(losses)
-        return [math.fsum(each) for each in losses]
+        return [sum(each) for each in losses]
 
     def _average_after(self, steps: int) -> float:
         """Return the part of an average that stays in a step; less at the beginning."""
