@@ -245,7 +245,7 @@ def test_more_members_than_the_kernel_takes():
     assert train(together, data(), settings(epochs=1), warn=False).stopped == "all epochs"
 
 
-def test_losses_whose_sum_is_infinite_are_skipped_steps():
+def test_losses_whose_sum_is_infinite_are_skipped_steps(monkeypatch):
     def bent(seed):
         made = network(seed)
         with torch.no_grad():
@@ -253,11 +253,15 @@ def test_losses_whose_sum_is_infinite_are_skipped_steps():
             made.head.linear.bias.zero_()[2:6] = 1.3e154
         return made
 
-    together = Ensemble([bent(seed) for seed in range(5)])
-    x, y = data()
-    history = train(together, (x, y), settings(epochs=2, clip=1e300), warn=False)
-    assert history.stopped == "all epochs"
-    assert sum(epoch.skipped_steps for epoch in history.epochs) > 0
+    def skipped():
+        together = Ensemble([bent(seed) for seed in range(5)])
+        history = train(together, data(), settings(epochs=2, clip=1e300), warn=False)
+        assert history.stopped == "all epochs"
+        return [epoch.skipped_steps for epoch in history.epochs]
+
+    ours = skipped()
+    monkeypatch.setattr(_Loop, "_several_steps", lambda *_: 0)
+    assert ours == skipped() == [3, 0]
 
 
 def test_backbones_without_layers():

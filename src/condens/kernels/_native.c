@@ -443,7 +443,7 @@ static PyObject *steps(PyObject *self, PyObject *const *args, Py_ssize_t count)
     Py_BEGIN_ALLOW_THREADS
     for (; done < taken; done++) {
         const double real[STEP_REALS] = REALS_OF(done);
-        int finite = 1;
+        double total = 0;
         fill_rows(rows + ROWS_ARGUMENTS * done, network);
         for (long long l = 0, calls = 0; l <= depth; l++)
             if (network[MLP_ARGUMENTS + LAYER_ARGUMENTS * l + 2]) {
@@ -452,9 +452,8 @@ static PyObject *steps(PyObject *self, PyObject *const *args, Py_ssize_t count)
             }
         failed = run_mlp(given, network);
         for (long long m = 0; m < network[2] && !failed; m++)
-            finite &= network[0] ? isfinite(((const double *)network[19])[m]) != 0
-                                 : isfinite(((const float *)network[19])[m]) != 0;
-        if (failed || !finite || !run_adamw(real, optimiser))
+            total += network[0] ? ((const double *)network[19])[m] : ((const float *)network[19])[m];
+        if (failed || !isfinite(total) || !run_adamw(real, optimiser))
             break;
     }
     Py_END_ALLOW_THREADS
