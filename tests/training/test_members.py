@@ -261,7 +261,7 @@ def test_losses_whose_sum_is_infinite_are_skipped_steps(monkeypatch):
 
     ours = skipped()
     monkeypatch.setattr(_Loop, "_several_steps", lambda *_: 0)
-    assert ours == skipped() == [3, 0]
+    assert ours == skipped() == [4, 4]  # all of them
 
 
 def test_backbones_without_layers():
