@@ -451,6 +451,10 @@ class TestUnlikeNetworks:
             pass
 
         assert Stack.of(members()[:1]) is None
+        assert (Stack.of(members()[:1], alone=True) is None) == bool(native.missing)
+        other = members(covariance="low_rank")[:1]
+        assert Stack.of(other, alone=True) is None
+        assert all(p.is_contiguous() for p in other[0].parameters())
         assert Stack.of([Own(one.backbone, one.head) for one in members()]) is None
         assert Stack.of([Ensemble(members()), Ensemble(members())]) is None
 

@@ -123,7 +123,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_members_train_as_they_would_alone(case):
+def test_members_train_as_they_would_alone(case, monkeypatch):
     """On their own rows, in their own order, with their own clip and best weights."""
     kind, options, changes = CASES[case]
     given, chosen = data(**kind), settings(**changes)
@@ -132,6 +132,7 @@ def test_members_train_as_they_would_alone(case):
     together = ensemble(given=given, **options)
     alone = copy.deepcopy(together).members
     history = train(together, given, chosen, folds=FOLDS)
+    monkeypatch.setenv("CONDENS_KERNEL", "eager")
     records = [
         train(
             one,
@@ -435,6 +436,7 @@ def test_alike_members_are_stacked_and_others_are_not():
     assert Members(ensemble(bent), settings()).stack is None
     assert Members(ensemble(), settings(entropy=0.1)).stack is None
     assert Members(network(), settings()).stack is None
+    assert Members(network(), settings(), small=True).stack is not None
 
 
 def test_every_member_has_its_own_clip():

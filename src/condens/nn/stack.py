@@ -88,12 +88,19 @@ class Stack:
         self.attach()
 
     @classmethod
-    def of(cls, members: Sequence[DensityNetwork]) -> Self | None:
-        """Return the stack of two networks or more; None where they differ by more than weights."""
+    def of(cls, members: Sequence[DensityNetwork], *, alone: bool = False) -> Self | None:
+        """Return the stack of two networks or more; None where they differ by more than weights.
+
+        A network `alone` has one if the native kernel computes it at once.
+        """
         known = [member for member in members if type(member) is MixtureNetwork]
-        if len(known) < max(2, len(members)) or not _alike(known):
+        if len(known) < max(1 if alone else 2, len(members)) or not _alike(known):
             return None
-        return cls(known)
+        made = cls(known)
+        if len(known) == 1 and made._fused is None:
+            made.release()
+            return None
+        return made
 
     @property
     def parameters(self) -> list[nn.Parameter]:

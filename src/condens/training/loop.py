@@ -270,7 +270,7 @@ class _Loop:
                 source.prepare(network, settings)
         if not group.alone:
             network.load_state_dict(group.agree(network.state_dict()))
-        self.state = State(network, settings)
+        self.state = State(network, settings, small=self.threads is one_thread)
         self.members = self.state.members
         self.draws = RowDraws([], network.target_scaling.scale.device)
         self.foreign = draws_from_torch(network)

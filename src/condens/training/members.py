@@ -35,9 +35,10 @@ class Members:
     Args:
         network: an `Ensemble`, whose members these are, or any other network, the only one.
         settings: with a bound or an entropy, members are computed one by one.
+        small: steps are, so that a network alone gains from the native kernel too.
     """
 
-    def __init__(self, network: DensityNetwork, settings: Settings) -> None:
+    def __init__(self, network: DensityNetwork, settings: Settings, *, small: bool = False) -> None:
         self.network = network
         self.networks: list[DensityNetwork] = [network]
         self.prefixes = [""]
@@ -49,7 +50,7 @@ class Members:
         # The numbers of those that are computed: see `keep`.
         self.learning = list(range(len(self.networks)))
         plain = settings.bound is None and not settings.entropy
-        self.stack = Stack.of(self.networks) if plain else None
+        self.stack = Stack.of(self.networks, alone=small) if plain else None
         every = list(network.parameters()) if self.stack is None else self.stack.parameters
         self.parameters: list[Tensor] = [p for p in every if p.requires_grad]
         # Known ones, in which nothing but a flag depends on the mode: faster than module by module.

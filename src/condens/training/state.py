@@ -73,9 +73,9 @@ class Position:
 class State:
     """The mutable part of a run. `tensors` and `values` are all of it; `load` takes them back."""
 
-    def __init__(self, network: DensityNetwork, settings: Settings) -> None:
+    def __init__(self, network: DensityNetwork, settings: Settings, *, small: bool = False) -> None:
         self.network, self.settings = network, settings
-        self.members = Members(network, settings)
+        self.members = Members(network, settings, small=small)
         self.parameters = self.members.parameters
         stacked = self.members.stack is not None
         # Of AdamW. The parameters of a stack take all steps together, and count them once.
