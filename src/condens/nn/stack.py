@@ -1,7 +1,7 @@
 """Alike networks as one: batched matrix products in place of a loop over members.
 
 A step of a small network is calls and bookkeeping more than arithmetic; several members that take
-it together pay for that once.
+it together pay for that once, and the native kernel takes many steps in a call.
 """
 
 import copy

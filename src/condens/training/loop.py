@@ -58,6 +58,9 @@ MAX_RETURNS = 5
 RATE_AFTER_RETURN = 0.3
 # Of a forward pass of the steps that are taken in one call, some tenths of a second.
 MAX_MULTIPLICATIONS = 1 << 29
+# Of a step of a network alone, which the native kernel computes by one thread: with larger ones,
+# torch's many threads may be faster.
+MAX_LONE_STEP = 1 << 25
 # Beyond the first epochs: components change slowly, and looking at them costs as much as a step.
 EPOCHS_PER_DIAGNOSIS = 5
 # Seconds to wait for a process of this run that another launcher left, and that is dying.
@@ -270,7 +273,7 @@ class _Loop:
                 source.prepare(network, settings)
         if not group.alone:
             network.load_state_dict(group.agree(network.state_dict()))
-        self.state = State(network, settings, small=self.threads is one_thread)
+        self.state = State(network, settings, small=step * weights < MAX_LONE_STEP)
         self.members = self.state.members
         self.draws = RowDraws([], network.target_scaling.scale.device)
         self.foreign = draws_from_torch(network)
