@@ -94,6 +94,21 @@ def test_generators_that_are_none(tmp_path, written):
             assert outcome(tmp_path / name, {**tensors, name: changed}, values) is not None
 
 
+@pytest.mark.parametrize("count", [-1.0, float("nan"), float("inf")])
+def test_counts_of_steps_that_are_none(tmp_path, written, count):
+    tensors, values = written
+    (name, *_) = (name for name in tensors if name.endswith(".step"))
+    changed = tensors | {name: torch.full_like(tensors[name], count)}
+    assert f"it has {name} as {count}" in outcome(tmp_path / "run", changed, values)
+
+
+@pytest.mark.parametrize("factor", [-1.0, float("nan"), 3.0])
+def test_rates_that_are_none(tmp_path, written, factor):
+    tensors, values = written
+    made = changed(values, ("position", "rate_factor"), factor)
+    assert "rate_factor" in outcome(tmp_path / "run", tensors, made)
+
+
 OTHERS = (None, True, -1, 3, 10**30, 0.5, float("nan"), "", "inf", [], [1], {}, {"a": 1}, [[]])
 
 

@@ -67,6 +67,9 @@ class Position:
             for number in value if isinstance(value, list) else [value]:
                 if type(number) is int and not 0 <= number < 2**53:
                     raise refused(name, number, "0 to 2^53 was expected", "Pass what was saved.")
+        if not 0 <= position.rate_factor <= 1:
+            factor = position.rate_factor
+            raise refused("rate_factor", factor, "0 to 1 was expected", "Pass what was saved.")
         return position
 
 
@@ -146,6 +149,9 @@ class State:
                 raise ValueError(f"its members {learning} learn, of {left or known}")
             self.keep_learning(learning)
         _check_forms(self.tensors(), tensors)
+        for name, count in tensors.items():
+            if name.endswith(".step") and not 0 <= float(count) < 2**53:
+                raise ValueError(f"it has {name} as {float(count)}")
         self._become(_below("now.", tensors))
         self.good, self.best = _below("good.", tensors), _below("best.", tensors)
 
