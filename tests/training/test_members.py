@@ -167,6 +167,38 @@ def test_members_train_as_they_would_alone(case, monkeypatch):
         assert history.stopped == ("no better validation loss" if ended else "all epochs")
 
 
+LONE = ("full", "diagonal", "weights", "bins", "categories and bins", "a shortcut", "no average")
+
+
+@pytest.mark.skipif(bool(native.missing), reason=native.missing)
+@pytest.mark.parametrize("case", LONE)
+def test_a_network_alone_trains_natively_as_by_autograd(case, monkeypatch):
+    kind, options, changes = CASES[case]
+    given, chosen = data(**kind), settings(**changes)
+    ours = network(**options).prepare(*given[:2])
+    theirs, whole, native_steps = copy.deepcopy(ours), Members.native.fget, []
+
+    def seen(members):
+        native_steps.append(whole(members))
+        return native_steps[-1]
+
+    monkeypatch.setattr(Members, "native", property(seen))
+    history = train(ours, given, chosen, warn=False)
+    assert native_steps
+    assert all(native_steps)
+    monkeypatch.setenv("CONDENS_KERNEL", "eager")
+    other = train(theirs, given, chosen, warn=False)
+    assert not native_steps[-1]
+    assert_close(weights_of(ours), weights_of(theirs), rtol=1e-9, atol=1e-11)
+    assert history.best_nll == pytest.approx(other.best_nll, rel=1e-9)
+    # Of every step, also where none beats the start.
+    ours_of, theirs_of = ([one.train_nll for one in record.epochs] for record in (history, other))
+    assert ours_of == pytest.approx(theirs_of, rel=1e-9)
+    assert len(set(ours_of)) == chosen.epochs
+    # Its parameters are its own again.
+    assert all(p.is_contiguous() for p in ours.parameters())
+
+
 AT_ONCE = {
     **{name: CASES[name] for name in ("full", "diagonal", "weights", "bins", "a shortcut")},
     **{name: CASES[name] for name in ("no average", "constant rate", "patience")},
