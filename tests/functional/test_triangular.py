@@ -14,6 +14,8 @@ from condens.functional.triangular import (
     as_full,
     block,
     bounded_scales,
+    component_variances,
+    deviation_bounds,
     from_square_root,
     inverse_factors,
     reorder,
@@ -130,6 +132,19 @@ def test_from_square_root_of_a_wide_dense_matrix():
     root = torch.randn(4, 3, 6, dtype=torch.float64)
     expected = torch.linalg.inv(root @ root.mT)
     assert_close(precision(from_square_root(root), 3), expected, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("covariance", COVARIANCES)
+@pytest.mark.parametrize("dimensions", SIZES)
+def test_deviation_bounds_hold_and_are_exact_where_nothing_adds_up(dimensions, covariance):
+    factors = factors_of(dimensions, covariance, batch=(50,))
+    deviations = component_variances(factors, dimensions).sqrt()
+    bounds = deviation_bounds(factors, dimensions)
+    assert (bounds >= deviations * (1 - 1e-12)).all()
+    exact = (
+        range(dimensions) if covariance == "diagonal" else range(max(dimensions - 2, 0), dimensions)
+    )
+    assert_close(bounds[..., list(exact)], deviations[..., list(exact)], rtol=1e-12, atol=0)
 
 
 @pytest.mark.parametrize("covariance", COVARIANCES)

@@ -57,6 +57,20 @@ def test_the_posterior_of_a_linear_simulator():
     assert learned.history.epochs
 
 
+@pytest.mark.parametrize("limit", [3.0, math.inf])
+def test_no_component_is_wider_than_the_parameters_by_far(limit):
+    generator = torch.Generator().manual_seed(0)
+    theta = torch.randn(500, 2, generator=generator) * torch.tensor([1.0, 5.0])
+    settings = Settings(epochs=2, limit=limit)
+    learned = posterior(theta, theta, n_members=1, settings=settings)
+    network = learned.network
+    assert network.spread is network.tail is None
+    if limit == math.inf:
+        assert network.limit is None
+    else:
+        assert_close(network.limit.deviations, torch.full((2,), 3.0).double(), rtol=0.01, atol=0)
+
+
 def test_bounded_parameters_stay_in_their_bounds():
     generator = torch.Generator().manual_seed(0)
     theta = torch.rand(2000, 2, generator=generator) * torch.tensor([3.0, 1.0])

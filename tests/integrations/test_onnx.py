@@ -180,16 +180,16 @@ COVARIANCES = [
 
 
 def adjusted():
-    """Return a network with a spread and a tail, over a real and a positive target."""
+    """Return a network with a limit, a spread and a tail, over a real and a positive target."""
     network = bounded(network_of(2, "full", 3, transforms=[Real(), Positive()]))
     x = conditions(network, 100)
     target = network(x).sample(generator=torch.Generator().manual_seed(5))
-    adjust(network, None, Settings(spread=0.8, tail=0.01), training=(x, target))
+    adjust(network, None, Settings(limit=0.5, spread=0.8, tail=0.01), training=(x, target))
     return network
 
 
 @pytest.mark.parametrize("what", [SLOW(what) for what in GRAPHS])
-def test_spread_and_tail(what, tmp_path):
+def test_limit_spread_and_tail(what, tmp_path):
     network = adjusted()
     export(network, tmp_path / "file.onnx", what)
     written, x = Written(network, tmp_path / "file.onnx", what), conditions(network, 5)

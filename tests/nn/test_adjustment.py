@@ -1,5 +1,6 @@
-"""Spread and tail of a network: the density they make, and where it holds."""
+"""Limit, spread and tail of a network: the density they make, and where it holds."""
 
+import dataclasses
 import itertools
 import math
 
@@ -44,6 +45,8 @@ def adjusted(covariance="full", dimensions=2, *, transforms=None, y=None, settin
         generator=Generator().manual_seed(1),
     ).double()
     network.prepare(x, targets)
+    # Components that differ, and by the condition.
+    nn.init.normal_(network.head.linear.weight, std=0.3, generator=Generator().manual_seed(2))
     adjust(network, None, settings, training=(x, targets))
     return network.eval(), x, targets
 
@@ -86,6 +89,57 @@ def test_the_density_is_the_documented_one(covariance, dimensions):
     assert_allclose(found.log_prob(torch.from_numpy(points)).exp().detach(), expected, rtol=1e-4)
 
 
+@pytest.mark.parametrize("covariance", HEADS)
+@pytest.mark.parametrize("dimensions", [1, 2, 4])
+def test_no_component_is_wider_than_the_limit(covariance, dimensions):
+    network, x, y = adjusted(covariance, dimensions, settings=Settings(spread=1, tail=0))
+    free = network(x)
+    found = free.covariance_matrices.detach().diagonal(dim1=-2, dim2=-1).sqrt()
+    deviations = y.std(0, correction=0)
+    # Half of them are too wide for it.
+    factor = (found / deviations).amax(-1).median().item()
+    with_limit = Settings(spread=1, tail=0, limit=factor)
+    adjust(network, None, with_limit, training=(x, y))
+    mixture = network(x)
+    excess = (found / (factor * deviations)).amax(-1).clamp(min=1.0)
+    assert 0.3 < (excess > 1).double().mean() < 0.7
+    # The targets' deviations are measured with weights of 1/n, and rounded otherwise than here.
+    assert_allclose(
+        mixture.covariance_matrices.detach(),
+        free.covariance_matrices.detach() / excess[..., None, None].square(),
+        rtol=1e-9,
+        atol=1e-12,
+    )
+    assert torch.equal(mixture.means, free.means)
+    assert torch.equal(mixture.logits, free.logits)
+    # Rows one by one, and all with a transform of torch.func, which looks at no values.
+    for row in range(5):
+        assert_allclose(
+            network(x[row : row + 1]).covariance_matrices.detach(),
+            mixture.covariance_matrices[row : row + 1].detach(),
+            rtol=1e-9,
+            atol=1e-12,
+        )
+    mapped = torch.func.vmap(lambda row: network(row[None]).covariance_matrices[0])(x)
+    assert_allclose(mapped.detach(), mixture.covariance_matrices.detach(), rtol=1e-9, atol=1e-12)
+
+
+def test_a_rare_wide_component_does_not_decide_the_deviation():
+    network, x, y = adjusted(settings=Settings())
+    with torch.no_grad():
+        network.head.linear.weight.zero_()
+        before = network(x).stddev
+        # After three logits and six means: hardly any weight, 3000 deviations wide.
+        network.head.linear.bias[2] = -9.0
+        network.head.linear.bias[9:].view(3, 3)[2, :2] = -8.0
+        limited = network(x).stddev
+        widest = network(x, tail=False).covariance_matrices.amax((0, 1)).diagonal().sqrt()
+        network.limit = None
+        assert (network(x).stddev > 10 * before).all()
+    assert (limited < 1.2 * before).all()
+    assert (widest < 10.01 * y.std(0, correction=0)).all()
+
+
 def test_low_rank_has_the_largest_axes():
     network, x, y = adjusted("low_rank", 4)
     wide = network.target_scaling.inverse(
@@ -101,8 +155,9 @@ def test_low_rank_has_the_largest_axes():
 
 @pytest.mark.parametrize("covariance", HEADS)
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
-def test_nll_loss_and_density_agree(covariance, dtype):
-    network, x, y = adjusted(covariance, 3)
+@pytest.mark.parametrize("limit", [math.inf, 0.8])
+def test_nll_loss_and_density_agree(covariance, dtype, limit):
+    network, x, y = adjusted(covariance, 3, settings=dataclasses.replace(SETTINGS, limit=limit))
     gaps = y.clone()
     gaps[::2, 0] = gaps[1::3, 2] = math.nan
     gaps[5] = y.mean(0) + 1e3 * y.std(0)
@@ -160,13 +215,14 @@ def test_an_ensemble_has_its_own():
     assert_allclose(network.nll(x, y).detach(), -network(x).log_prob(y).detach(), rtol=1e-10)
     assert network.entropies(x[:2], n_samples=10).total.value.shape == (2,)
     network.drop_adjustment()
-    assert all(part.spread is part.tail is None for part in (network, *members))
+    for part in (network, *members):
+        assert part.limit is part.spread is part.tail is None
 
 
 @pytest.mark.parametrize("covariance", ["full", "low_rank"])
 @pytest.mark.slow
 def test_compiled_and_exported(covariance):
-    network, x, y = adjusted(covariance)
+    network, x, y = adjusted(covariance, settings=dataclasses.replace(SETTINGS, limit=0.8))
     if covariance == "full":  # the slowest, and the others differ in the head alone
         compiled = torch.compile(network.nll, backend="eager")(x, y)
         assert_allclose(compiled.detach(), network.nll(x, y).detach(), rtol=1e-10)
@@ -305,14 +361,15 @@ def test_a_state_brings_its_own_parts():
     assert torch.equal(other.nll(x, y), network.nll(x, y))
     network.drop_adjustment()
     other.load_state_dict(network.state_dict())
-    assert other.spread is other.tail is None
+    assert other.limit is other.spread is other.tail is None
 
 
 def test_they_are_never_rounded():
-    network, *_ = adjusted(settings=Settings(spread=1 / 3, tail=0.01 / 3))
-    kept = [*network.spread.state_dict().values(), *network.tail.state_dict().values()]
+    network, *_ = adjusted(settings=Settings(limit=7 / 3, spread=1 / 3, tail=0.01 / 3))
+    parts = (network.limit, network.spread, network.tail)
+    kept = [tensor.clone() for part in parts for tensor in part.buffers()]
     network.half().double()
-    for before, now in zip(kept, [*network.spread.buffers(), *network.tail.buffers()], strict=True):
+    for before, now in zip(kept, (now for part in parts for now in part.buffers()), strict=True):
         assert torch.equal(before, now)
     assert float(network.spread.factor) == 1 / 3
 
@@ -322,10 +379,10 @@ def test_a_changed_network_has_none():
     assert network.with_components([0, 2]).tail is None
     assert network.tail is not None
     train(network, (x, y), Settings(epochs=1, start="keep"), warn=False)
-    assert network.spread is network.tail is None
+    assert network.limit is network.spread is network.tail is None
     network, x, y = adjusted()
     network.prepare(x, y)
-    assert network.spread is network.tail is None
+    assert network.limit is network.spread is network.tail is None
 
 
 def test_missing_targets_and_weights_of_the_tail():

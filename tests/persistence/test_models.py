@@ -13,6 +13,7 @@ from torch.testing import assert_close
 import condens
 from condens.errors import ArgumentError, ModelFileError, NotFiniteError
 from condens.nn import HEADS, MLP, Ensemble, FullHead, MixtureNetwork, Standardiser
+from condens.nn.adjustment import Limit
 from condens.persistence import load, network_from_dict, network_to_dict, save, write
 from condens.training import Settings, train
 
@@ -205,7 +206,7 @@ class TestFile:
         record = json.loads(metadata["condens"])
         assert record.pop("sha256")
         assert record == {
-            "format": 8,
+            "format": 9,
             "versions": {"condens": condens.__version__, "torch": torch.__version__},
             "document": {
                 "kind": "network",
@@ -292,6 +293,13 @@ class TestRefusedModels:
         network = files.small()
         network.target_scaling.scale[1] = value
         with pytest.raises(ArgumentError, match=r"^target_scaling.scale is not above zero, but"):
+            save(network, tmp_path / "model")
+
+    @pytest.mark.parametrize("value", [0.0, -1.0])
+    def test_limit(self, tmp_path, value):
+        network = files.small()
+        network.limit = Limit(torch.tensor([value, 1.0]))
+        with pytest.raises(ArgumentError, match=r"^limit is not above zero, but deviations are"):
             save(network, tmp_path / "model")
 
     def test_classes_that_condens_does_not_know(self, tmp_path):

@@ -21,7 +21,7 @@ WHOLE = (
 )
 REAL = (
     *("learning_rate", "weight_decay", "clip", "average", "validation_fraction", "entropy"),
-    *("condition_noise", "target_noise", "spread", "tail"),
+    *("condition_noise", "target_noise", "limit", "spread", "tail"),
 )
 WORDS = ("schedule", "bound", "start")
 
@@ -81,6 +81,7 @@ def test_what_is_welcome_becomes_plain(name):
         ("accumulation", 2**63 - 1),
         ("clip", INF),
         ("clip", 5e-324),
+        ("limit", INF),
         ("batch_size", "rule"),
         ("condition_noise", "rule"),
         ("target_noise", np.str_("rule")),

@@ -17,6 +17,8 @@ from condens.functional.normal import LOG_2PI
 from condens.functional.precision import widen
 from condens.functional.triangular import (
     block,
+    component_variances,
+    deviation_bounds,
     from_square_root,
     inverse_factors,
     log_determinant,
@@ -48,6 +50,16 @@ class Parameters(NamedTuple):
         """The variance 1/Ūⱼⱼ² of each dimension given those after it [..., K, D]."""
         return (-2 * self.factors[..., : self.means.shape[-1]]).exp()
 
+    @property
+    def deviations(self) -> Tensor:
+        """The standard deviation (Σⱼⱼ)^½ of each dimension, in each component [..., K, D]."""
+        return component_variances(self.factors, self.means.shape[-1]).sqrt()
+
+    @property
+    def deviation_bounds(self) -> Tensor:
+        """What no `deviations` are above, faster than these [..., K, D]."""
+        return deviation_bounds(self.factors, self.means.shape[-1])
+
     def affine(self, scale: Tensor, loc: Tensor) -> "Parameters":
         """Return the mixture of scale·x + loc, elementwise.
 
@@ -60,7 +72,7 @@ class Parameters(NamedTuple):
     def scaled(self, scale: Tensor) -> "Parameters":
         """Return the mixture with covariances SΣS, S = diag(scale); weights and means stay.
 
-        Shapes: scale [D], above zero.
+        Shapes: scale [D], or [..., K, D] one for each component, above zero.
         """
         factors = rescale(*widen(self.factors, scale)).to(self.factors.dtype)
         return self._replace(factors=factors)

@@ -25,7 +25,7 @@ from condens.files import as_path, cannot_hold
 from condens.functional.mixture import log_prob
 from condens.functional.precision import widen
 from condens.functional.sampling import from_latent, pick
-from condens.functional.triangular import is_diagonal, unpack, unwhiten
+from condens.functional.triangular import unwhiten
 from condens.nn import DensityNetwork
 from condens.nn.heads.base import Parameters
 from condens.persistence.container import store
@@ -193,7 +193,7 @@ class Sampler(Graph):
         component = torch.minimum(component, (cumulative < total).sum(-1))
         mean, factor = _chosen(means, component), _chosen(factors, component)
         scaling = self.network.target_scaling
-        real = (mean + _substitute(widen(noise), factor)) * scaling.scale + scaling.location
+        real = (mean + unwhiten(widen(noise), factor)) * scaling.scale + scaling.location
         draws = from_real(self.transforms, real).to(self.network.dtype)
         # Not a clamp, which in some runtimes makes a bound of NaN.
         low, high = self.ends.unbind(0)
@@ -219,21 +219,6 @@ def _chosen(tensor: Tensor, component: Tensor) -> Tensor:
     # Not by take_along_dim, which would fix the numbers of draws and rows.
     place = component[..., None, None].expand(*component.shape, 1, tensor.shape[-1])
     return tensor.expand(component.shape[0], *tensor.shape).gather(2, place).squeeze(2)
-
-
-def _substitute(latent: Tensor, factors: Tensor) -> Tensor:
-    """Return Ū⁻¹z as `triangular.unwhiten`, each step of the back substitution written out."""
-    dimensions = latent.shape[-1]
-    if is_diagonal(factors, dimensions):
-        return unwhiten(latent, factors)
-    upper = unpack(factors, dimensions)
-    solved = latent[..., -1:] / upper[..., -1, -1:]
-    for i in reversed(range(dimensions - 1)):
-        known = (upper[..., i, i + 1 :] * solved).sum(-1, keepdim=True)
-        solved = torch.cat(
-            [(latent[..., i : i + 1] - known) / upper[..., i, i : i + 1], solved], -1
-        )
-    return solved
 
 
 def export(

@@ -1,11 +1,12 @@
-"""What a trained network adds to its density: one scale for all covariances, and a tail.
+"""What a trained network's density gets: limits of its components, one scale for all, and a tail.
 
-With p the density as it was trained, Σ → t²Σ in every component (`Spread`), and then
+With p the density as it was trained, every component that is wider than the training targets by far
+is scaled down (`Limit`), Σ → t²Σ in all of them (`Spread`), and then
 
     p → (1 − ε) p + ε Σₛ wₛ N(m, s²C),   s = 4⁰ … 4¹⁰,   wₛ ∝ s⁻³                    (`Tail`)
 
 with mean m and covariance C of the training targets: still a Gaussian mixture. The tail decays like
-a Student-t of three degrees of freedom, and adds 1.3 ε variances of the training targets. Both are
+a Student-t of three degrees of freedom, and adds 1.3 ε variances of the training targets. All are
 set after training, see `condens.training.adjust`.
 """
 
@@ -16,7 +17,9 @@ import torch
 from torch import Tensor, nn
 
 from condens.functional.mixture import log_total
-from condens.nn.heads.base import FLOOR, Head, P, Parameters
+from condens.functional.precision import working_dtype
+from condens.functional.tracing import checks_values
+from condens.nn.heads.base import FLOOR, Head, P, Parameters, change_some
 from condens.nn.initialise import Start
 from condens.nn.scaling import HEAVY_TAIL_RATIO, Exact, Standardiser
 from condens.transforms import Transform
@@ -30,6 +33,51 @@ RIDGE = 1e-6
 MAX_LOG_DEVIATION = 27.0
 # Largest log E[Y²] of a component, and log E[Y²] / E[Y]² beyond which it is not computed.
 MAX_LOG_SQUARE, MAX_LOG_RATIO = 700.0, 300.0
+
+
+class Limit(Exact):
+    """The largest deviation of a component in each target: wider components shrink as a whole.
+
+        Σₖ → Σₖ/m²,   m = max(1, maxⱼ σₖⱼ/limitⱼ)
+
+    A component that has next to no weight for a condition costs no likelihood there, however wide
+    it is: nothing holds its covariance. A weight of 10⁻⁴ at a hundred deviations of the targets is
+    a draw in ten thousand that is impossible, and more variance than all other components have.
+
+    Args:
+        deviations: the limits, in units of the standardised targets [D].
+
+    >>> from condens.functional.algebra import Parameters
+    >>> body = Parameters(torch.zeros(1), torch.zeros(1, 2), torch.tensor([[0.0, 0.0, 12.0]]))
+    >>> Limit(torch.tensor([4.0, 4.0]))(body).deviations
+    tensor([[4.0000, 0.3322]])
+    """
+
+    def __init__(self, deviations: Tensor) -> None:
+        super().__init__()
+        self.deviations = nn.Buffer(deviations.detach().to(torch.float64))
+
+    @classmethod
+    def around(cls, tail: "Tail", factor: float) -> "Limit":
+        """Return the limits that are so many deviations of the training targets."""
+        # The tail's first component has scale one. It is around other targets in `adjust` without
+        # the training rows; then 1 is the scale of the standardised targets.
+        return cls(factor * tail.components.deviations[0].clamp(min=1.0))
+
+    def forward(self, body: P) -> P:
+        """Return the parameters with no component beyond the limits."""
+        if body.means.dim() < 3 or not checks_values(body.means):
+            return self._shrunk(body)
+        # Few are, and bounds tell of most that they are not. The margin is for their rounding.
+        rows = ~(body.deviation_bounds < 0.999 * self.deviations).flatten(-2).all(-1)
+        return change_some(body, rows, self._shrunk) if bool(rows.any()) else body
+
+    def _shrunk(self, body: P) -> P:
+        wide = body.to(working_dtype(body.means)).deviations
+        excess = (wide / self.deviations).amax(-1, keepdim=True)
+        # Where no number holds the deviations, nothing can be scaled.
+        factor = torch.where(excess.isfinite(), excess, 1.0).clamp(min=1.0)
+        return body.scaled(factor.reciprocal().expand_as(body.means))
 
 
 class Spread(Exact):

@@ -15,10 +15,10 @@ from condens.errors import ArgumentError, NotFiniteError, ShapeError
 from condens.functional.estimates import Estimate
 from condens.functional.losses import weighted_sum
 from condens.functional.tracing import checks_values
-from condens.nn.adjustment import SCALES, Spread, Tail, surround
+from condens.nn.adjustment import SCALES, Limit, Spread, Tail, surround
 from condens.nn.embeddings import PiecewiseLinear
 from condens.nn.extrapolation import extrapolate
-from condens.nn.heads.base import Head, Parameters
+from condens.nn.heads.base import Head, Parameters, change_some
 from condens.nn.initialise import Start
 from condens.nn.scaling import (
     ROWS_PER_BLOCK,
@@ -46,11 +46,13 @@ class DensityNetwork(nn.Module, ABC):
     noise; columns that are `unused` are checked, but not read. With `transforms`, one for each
     target, the density is that of constrained targets, a `TransformedMixture`.
 
-    Two parts are set after training, by `condens.training.adjust`, and belong to the density from
-    then on: `spread`, one scale for all covariances, and `tail`, a wide density with a small
-    weight; see `condens.nn.adjustment`. Training anew drops them.
+    Three parts are set after training, by `condens.training.adjust`, and belong to the density
+    from then on: `limit`, beyond which no component is wide, `spread`, one scale for all
+    covariances, and `tail`, a wide density with a small weight; see `condens.nn.adjustment`.
+    Training anew drops them.
     """
 
+    limit: Limit | None
     spread: Spread | None
     tail: Tail | None
 
@@ -81,6 +83,7 @@ class DensityNetwork(nn.Module, ABC):
         self.target_scaling = Standardiser(dimensions)
         self.names = None if names is None else tuple(names)
         self.transforms = None if transforms is None else check_transforms(transforms, dimensions)
+        self.register_module("limit", None)
         self.register_module("spread", None)
         self.register_module("tail", None)
 
@@ -138,29 +141,29 @@ class DensityNetwork(nn.Module, ABC):
     def parameters_of(self, condition: Tensor, *, tail: bool = True) -> Parameters:
         """Return the parameters of the mixtures of standardised targets.
 
-        `extrapolate` changes those of rows far outside the training rows; then `spread` scales
-        them, and the `tail` comes last, without which they are those of the body alone. Shapes:
-        condition [b, C], standardised.
+        None is wider than the `limit`; `extrapolate` changes those of rows far outside the
+        training rows; then `spread` scales them, and the `tail` comes last, without which they
+        are those of the body alone. Shapes: condition [b, C], standardised.
         """
         body = self._extrapolated(condition)
         if self.spread is not None:
             body = self.spread(body)
         return self.tail(body) if tail and self.tail is not None else body
 
+    def _limited(self, condition: Tensor) -> Parameters:
+        free = self.free_parameters(condition)
+        return free if self.limit is None else self.limit(free)
+
     def _extrapolated(self, condition: Tensor) -> Parameters:
-        free, scaling = self.free_parameters(condition), self.condition_scaling
+        free, scaling = self._limited(condition), self.condition_scaling
         if scaling is None or scaling.holds(condition):
             return free
         departure = scaling.departure(condition)
         if not departure.dim() or not checks_values(departure):
-            return extrapolate(free, self.free_parameters(scaling.nearest(condition)), departure)
+            return extrapolate(free, self._limited(scaling.nearest(condition)), departure)
         rows = departure > 0
-        far = extrapolate(
-            type(free)(*(tensor[rows] for tensor in free)),
-            self.free_parameters(scaling.nearest(condition[rows])),
-            departure[rows],
-        )
-        return type(free)(*(a.index_put((rows,), b) for a, b in zip(free, far, strict=True)))
+        near = self._limited(scaling.nearest(condition[rows]))
+        return change_some(free, rows, lambda some: extrapolate(some, near, departure[rows]))
 
     def mixture_of(self, condition: Tensor, *, tail: bool = True) -> Mixture:
         """Return the mixtures of standardised targets for standardised conditions."""
@@ -168,21 +171,23 @@ class DensityNetwork(nn.Module, ABC):
 
     def standard_nll(self, condition: Tensor, target: Tensor) -> Tensor:
         """Return the negative log-likelihood of each standardised row."""
-        if self.spread is None and self._is_free(condition):
+        if self._is_free(condition):
             body = self._free_nll(condition, target)
         else:
             body = self.form.nll_of(self.parameters_of(condition, tail=False), target)
         return body if self.tail is None else self.tail.nll(body, target)
 
     def _is_free(self, condition: Tensor) -> bool:
-        """Tell whether `extrapolate` changes nothing at these standardised conditions."""
+        """Tell whether the body has its `free_parameters` at these standardised conditions."""
+        if self.limit is not None or self.spread is not None:
+            return False
         return self.condition_scaling is None or self.condition_scaling.holds(condition)
 
     def standard_loss(
         self, condition: Tensor, target: Tensor, weights: Tensor | None = None
     ) -> Tensor:
         """Return Σ weights · −log p of standardised rows, the mean by default."""
-        if self.spread is None and self.tail is None and self._is_free(condition):
+        if self.tail is None and self._is_free(condition):
             return self._free_loss(condition, target, weights)
         return weighted_sum(self.standard_nll(condition, target), weights)
 
@@ -291,12 +296,16 @@ class DensityNetwork(nn.Module, ABC):
         return Tail(weight, self.form, self.components(*made))
 
     def drop_adjustment(self) -> None:
-        """Drop `spread` and `tail`: they were set for other weights."""
-        self.spread = self.tail = None
+        """Drop `limit`, `spread` and `tail`: they were set for other weights."""
+        self.limit = self.spread = self.tail = None
 
     def _load_from_state_dict(self, state_dict: Any, prefix: str, *rest: Any) -> None:
         # As many parts as the state has; those without memory get their tensors next.
         device = self.target_scaling.scale.device
+        if f"{prefix}limit.deviations" not in state_dict:
+            self.limit = None
+        elif self.limit is None:
+            self.limit = empty_limit(self)
         if f"{prefix}spread.factor" not in state_dict:
             self.spread = None
         elif self.spread is None:
@@ -427,6 +436,11 @@ class DensityNetwork(nn.Module, ABC):
                 expected=f"[rows, {columns}] was expected",
                 fix="Pass one column for each feature.",
             )
+
+
+def empty_limit(network: DensityNetwork) -> Limit:
+    """Return a limit with the shape that a network's has, for a state to be loaded into."""
+    return Limit(torch.ones_like(network.target_scaling.scale))
 
 
 def empty_tail(network: DensityNetwork) -> Tail:

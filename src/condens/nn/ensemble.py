@@ -19,8 +19,8 @@ class Ensemble(DensityNetwork):
 
     Members are trained at once, each as it would be alone: see `condens.training.train`. They
     differ in their initial weights, in where their components start, in the order of their rows
-    and in the rows that they are validated on. A `spread` and a `tail` are the ensemble's own:
-    those of a member hold where it is used alone.
+    and in the rows that they are validated on. A `limit`, a `spread` and a `tail` are the
+    ensemble's own: those of a member hold where it is used alone.
 
     Args:
         members: networks over the same targets.
@@ -101,7 +101,7 @@ class Ensemble(DensityNetwork):
         return self.members[0].components(logits, start)
 
     def drop_adjustment(self) -> None:
-        """Drop `spread` and `tail`, and those of the members."""
+        """Drop `limit`, `spread` and `tail`, and those of the members."""
         super().drop_adjustment()
         for member in self.members:
             member.drop_adjustment()

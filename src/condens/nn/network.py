@@ -209,7 +209,7 @@ class MixtureNetwork(DensityNetwork):
         head.start_from(start, linear)
 
     def with_components(self, kept: Sequence[int]) -> Self:
-        """Return a copy that has only some of the components, neither spread nor tail."""
+        """Return a copy with some of the components, without what is set after training."""
         made = copy.deepcopy(self)
         made.drop_adjustment()
         made.head = self.head.with_components(kept)

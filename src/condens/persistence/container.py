@@ -38,7 +38,7 @@ from condens.persistence.header import (
     short,
 )
 
-FORMAT = 8
+FORMAT = 9
 DTYPES = {
     *(torch.float64, torch.float32, torch.float16, torch.bfloat16),
     *(torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool),

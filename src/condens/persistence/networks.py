@@ -25,8 +25,8 @@ from condens.nn import (
     backbone_from_dict,
     head_from_dict,
 )
-from condens.nn.adjustment import Spread, Tail
-from condens.nn.base import empty_tail
+from condens.nn.adjustment import Limit, Spread, Tail
+from condens.nn.base import empty_limit, empty_tail
 from condens.nn.scaling import EMPTY, ConditionScaling, Standardiser
 from condens.persistence.container import naming, read, write
 from condens.persistence.header import canonical, reason, short
@@ -43,6 +43,8 @@ _DTYPES = {
 _CUSTOM = {"kind": "custom"}
 _SPECIAL = "what is special belongs in the backbone."
 KIND = "network"
+# The parts of a network that are set after training.
+ADJUSTMENTS = {"limit": Limit, "spread": Spread, "tail": Tail}
 
 
 def save(
@@ -213,10 +215,10 @@ def _describe(network: nn.Module, *, made: bool = False) -> dict[str, Any]:
 
 def _describe_adjustment(network: DensityNetwork) -> list[str]:
     """Return which parts a network has that are set after training."""
-    for name, kind in (("spread", Spread), ("tail", Tail)):
+    for name, kind in ADJUSTMENTS.items():
         if type(part := getattr(network, name)) not in (kind, type(None)):
             raise _unknown(name, part, "one that condens.training.adjust makes was expected")
-    return [name for name in ("spread", "tail") if getattr(network, name) is not None]
+    return [name for name in ADJUSTMENTS if getattr(network, name) is not None]
 
 
 def _build(document: Mapping[str, Any]) -> DensityNetwork:
@@ -241,6 +243,7 @@ def _build(document: Mapping[str, Any]) -> DensityNetwork:
 
 
 def _add_adjustment(network: DensityNetwork, parts: list[str]) -> DensityNetwork:
+    network.limit = empty_limit(network) if "limit" in parts else None
     network.spread = Spread() if "spread" in parts else None
     network.tail = empty_tail(network) if "tail" in parts else None
     return network
@@ -398,6 +401,8 @@ def _check_scales(network: nn.Module, refuse: Refuse) -> None:
                     got="has bounds that are no range",
                     expected="lower ≤ upper was expected",
                 )
+        if isinstance(module, Limit) and not bool((module.deviations > 0).all()):
+            raise refuse(name, got="is not above zero", expected="deviations are")
         if isinstance(module, Spread) and not bool(module.factor > 0):
             raise refuse(name, got="is not above zero", expected="it multiplies deviations")
         if isinstance(module, Tail) and not bool((module.weight > 0) & (module.weight < 1)):

@@ -1,7 +1,7 @@
-"""Spread and tail of a trained network, set on rows that had no part in its training.
+"""Limit, spread and tail of a trained network, set on rows that had no part in its training.
 
-With q the squared distance of a row from a component, d the number of its observed targets and
-g its density under the tail, the density of a row is
+The limit follows from the training targets. With q the squared distance of a row from a component,
+d the number of its observed targets and g its density under the tail, the density of a row is
 
     p(t, ε) = (1 − ε) Σₖ πₖ pₖ t⁻ᵈ exp(½ q (1 − t⁻²)) + ε g
 
@@ -18,7 +18,7 @@ from torch import Generator, Tensor
 from condens.data import Data, Rows
 from condens.errors import ArgumentError
 from condens.nn import DensityNetwork
-from condens.nn.adjustment import Spread, Tail
+from condens.nn.adjustment import Limit, Spread, Tail
 from condens.nn.randomness import loan
 from condens.training.batches import Batches
 from condens.training.history import Adjustment
@@ -59,11 +59,13 @@ def adjust(
     *,
     training: Data | None = None,
 ) -> Adjustment:
-    """Set `spread` and `tail` of a trained network to what held-out rows prefer.
+    """Set the `limit` of a trained network, and `spread` and `tail` to what held-out rows prefer.
 
-    Both maximise the likelihood of the rows together, so that an outlier asks for a heavier tail
-    and not for wider components. Nothing else of the network changes, and nothing is random.
+    Spread and tail maximise the likelihood of the rows together, so that an outlier asks for a
+    heavier tail and not for wider components. Nothing else of the network changes, and nothing is
+    random.
 
+    - No component is wider than 10 deviations of the training targets.
     - log t is its mean under the likelihood of the rows and a Cauchy distribution of scale 0.05
       around what is usual, −0.04 + min(2/n, 0.2) − d, with n rows and d the logarithm by which
       an ensemble is wider than its members, 0.3 at most. Rows that say little leave it there;
@@ -74,13 +76,13 @@ def adjust(
       most 0.05: one row in ten that asks for a tail makes it 0.01, twenty in a thousand 0.018.
 
     Args:
-        network: trained; what it had of both is replaced.
+        network: trained; what it had of them is replaced.
         rows: used for no training, no stopping and no selection; None for none, then t is 1 and ε
             is 0.001 unless the settings say otherwise. Missing targets count by the exact
             marginal density of the others.
-        settings: see `spread` and `tail` of `Settings`: "fit", or a number to set.
-        training: the rows that the network was trained on, whose mean and covariance the tail
-            has; by default `rows`.
+        settings: see `limit`, `spread` and `tail` of `Settings`.
+        training: the rows that the network was trained on, around whose targets limit and tail
+            are; by default `rows`.
 
     >>> from condens.nn import MixtureNetwork
     >>> network = MixtureNetwork.of(1, 1, n_components=1, generator=Generator().manual_seed(0))
@@ -97,7 +99,7 @@ def adjust(
         raise ArgumentError(
             "training",
             got="is None, as rows are",
-            expected="the tail has the mean and the covariance of the training targets",
+            expected="limit and tail are around the training targets",
             fix="Pass the rows that the network was trained on.",
         )
     for part in filter(None, (held_out, known)):
@@ -110,9 +112,9 @@ def adjust(
 def set_adjustment(
     network: DensityNetwork, rows: Rows | None, settings: Settings, wide: Tail
 ) -> Adjustment:
-    """Set both by checked rows; the tail has the components of `wide`."""
-    kept = network.spread, network.tail
-    network.drop_adjustment()
+    """Set all by checked rows; the tail has the components of `wide`."""
+    kept = network.limit, network.spread, network.tail
+    set_limit(network, settings, wide)
     spread = 1.0 if settings.spread == "fit" else settings.spread
     weight = MIN_TAIL if settings.tail == "fit" else settings.tail
     error = before = after = math.nan
@@ -120,7 +122,7 @@ def set_adjustment(
         try:
             seen = _Distances.of(network, rows, wide)
         except BaseException:
-            network.spread, network.tail = kept
+            network.limit, network.spread, network.tail = kept
             raise
         if settings.spread == "fit":
             spread, error = _fit_spread(seen, settings)
@@ -132,6 +134,13 @@ def set_adjustment(
     wide.weight.fill_(weight)
     network.tail = wide if weight else None
     return Adjustment(spread, error, weight, before, after, 0 if rows is None else len(rows))
+
+
+def set_limit(network: DensityNetwork, settings: Settings, wide: Tail) -> None:
+    """Set what no component is wider than, and nothing else; `wide` is around the targets."""
+    network.drop_adjustment()
+    if settings.limit < math.inf:
+        network.limit = Limit.around(wide, settings.limit)
 
 
 class _Distances(NamedTuple):

@@ -104,8 +104,8 @@ def train(
 
     Args:
         network: trained in place, also under `torch.no_grad`; it ends in evaluation mode.
-            Parameters without `requires_grad` stay as they are; `spread` and `tail`, if it has
-            some, are dropped.
+            Parameters without `requires_grad` stay as they are; `limit`, `spread` and `tail`, if
+            it has some, are dropped.
         data: `Rows`, or (condition, target) or (condition, target, weights). An entry of the
             target that is NaN was not observed; a row with none observed is left out. Or a
             `Stream` of shards that are larger than memory, or a `Dataset` or `DataLoader` of
@@ -117,7 +117,7 @@ def train(
             fold m, and again from 0 where there are fewer folds. By default random ones of
             `validation_fraction`.
         adjustment: rows to set spread and tail on in the end, in neither `data` nor `validation`;
-            see `adjust`. Without them the network gets none.
+            see `adjust`. Without them the network gets neither, and no limit.
         directory: where to keep the state of the run. If it holds one already, training goes
             on from there, with the bytes an uninterrupted run would have given.
         checkpoint_seconds: time between two states.

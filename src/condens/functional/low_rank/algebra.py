@@ -34,6 +34,16 @@ class Parameters(NamedTuple):
         """The variance sⱼ² + Σ Vⱼ² of each dimension [..., K, D]."""
         return (2 * self.log_scales).exp() + self.loadings.square().sum(-1)
 
+    @property
+    def deviations(self) -> Tensor:
+        """The standard deviation of each dimension, in each component [..., K, D]."""
+        return self.variances.sqrt()
+
+    @property
+    def deviation_bounds(self) -> Tensor:
+        """What no `deviations` are above: these [..., K, D]."""
+        return self.deviations
+
     def affine(self, scale: Tensor, loc: Tensor) -> "Parameters":
         """Return the mixture of scale·x + loc, elementwise.
 
@@ -50,7 +60,7 @@ class Parameters(NamedTuple):
     def scaled(self, scale: Tensor) -> "Parameters":
         """Return the mixture with covariances SΣS, S = diag(scale); weights and means stay.
 
-        Shapes: scale [D], above zero.
+        Shapes: scale [D], or [..., K, D] one for each component, above zero.
         """
         log_scales, loadings, scale = widen(self.log_scales, self.loadings, scale)
         return self._replace(

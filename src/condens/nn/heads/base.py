@@ -8,7 +8,7 @@ bounded, and its quantiles finite.
 import copy
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
 
 import torch
@@ -46,6 +46,14 @@ class Parameters(Protocol):
     def variances(self) -> Tensor:
         """A variance of each dimension [..., K, D]."""
 
+    @property
+    def deviations(self) -> Tensor:
+        """The standard deviation of each dimension, in each component [..., K, D]."""
+
+    @property
+    def deviation_bounds(self) -> Tensor:
+        """What no `deviations` are above, faster than these [..., K, D]."""
+
     def to(self, dtype: torch.dtype) -> Self:
         """Return the parameters in another precision."""
 
@@ -63,6 +71,13 @@ class Parameters(Protocol):
 
 
 P = TypeVar("P", bound=Parameters)
+
+
+def change_some(parameters: P, rows: Tensor, change: Callable[[P], P]) -> P:
+    """Return the parameters with those of some mixtures changed. Shapes: rows [b], booleans."""
+    changed = change(type(parameters)(*(tensor[rows] for tensor in parameters)))
+    pairs = zip(parameters, changed, strict=True)
+    return type(parameters)(*(whole.index_put((rows,), part) for whole, part in pairs))
 
 
 class Head(nn.Module, ABC, Generic[P]):
