@@ -34,9 +34,10 @@ MAX_SPREAD = 4.0
 # and need not be. Of 88 fits of 28 tables, ensembles and networks alone, half were best within
 # 0.04 of it, and nearly noiseless ones far below: a Cauchy distribution.
 USUAL, FEW_ROWS, MAX_FEW_ROWS, PRIOR_SCALE = -0.04, 2.0, 0.2, 0.05
-# Members that know their errors, which are independent, have d = ½ log(2 − 1/M) at most. If they
-# differ by more, each is too sure, and the average is not too wide.
-MAX_WIDENING = 0.3
+# Members that know their errors, which are independent, have d = ½ log(2 − 1/M) at most, beside what
+# every average has: a row that one member fails on is held by the others, and needs no width. If
+# they differ by more, each is too sure, and the average is not too wide.
+MAX_WIDENING, COVERED = 0.3, 0.04
 # Rows at which d is measured, at most.
 WIDENING_ROWS = 1024
 # Places between the bounds where the likelihood is compared first, for it may have several maxima;
@@ -67,8 +68,8 @@ def adjust(
 
     - No component is wider than 10 deviations of the training targets.
     - log t is its mean under the likelihood of the rows and a Cauchy distribution of scale 0.05
-      around what is usual, −0.04 + min(2/n, 0.2) − d, with n rows and d the logarithm by which
-      an ensemble is wider than its members, 0.3 at most. Rows that say little leave it there;
+      around what is usual, −0.04 + min(2/n, 0.2) − d, with n rows and d, for an ensemble, 0.04
+      and the logarithm by which it is wider than its members, 0.3 at most. Rows that say little leave it there;
       where they clearly say something else, they are believed. Where the rows' scores vary more
       than the curvature of the likelihood says, as where the density has another shape, it counts
       for as much less. Rows of unequal weights tell as much as (Σw)²/Σw² rows.
@@ -152,7 +153,7 @@ class _Distances(NamedTuple):
         observed: number d of observed targets [n].
         wide: log density under the tail [n].
         weights: of the rows, with mean one [n].
-        widening: by how much the network is wider than its members, the mean of log σ/σₘ.
+        widening: d, by how much an average is wider than it need be.
         offset: of the NLL, from standardised to original units.
     """
 
@@ -273,7 +274,7 @@ def _distances(network: DensityNetwork, rows: Rows) -> tuple[Tensor, Tensor]:
 
 
 def _widening(network: DensityNetwork, rows: Rows) -> float:
-    """Return the mean over rows of log σ/σₘ, over members and targets, from 0 to 0.3 each."""
+    """Return d: 0.04, and the mean of rows' log σ/σₘ, over members and targets, from 0 to 0.3."""
     if len(network.member_sizes) == 1:
         return 0.0
     every = slice(None, None, math.ceil(len(rows) / WIDENING_ROWS))
@@ -287,9 +288,9 @@ def _widening(network: DensityNetwork, rows: Rows) -> float:
     # Where a variance is beyond all numbers: inf, or inf - inf.
     widening = widening.nan_to_num(nan=MAX_WIDENING).clamp(0.0, MAX_WIDENING)
     if rows.weights is None:
-        return float(widening.mean())
+        return COVERED + float(widening.mean())
     weights = rows.weights[every].double()
-    return float((weights * widening).sum() / weights.sum())
+    return COVERED + float((weights * widening).sum() / weights.sum())
 
 
 def _fit_tail(seen: _Distances, log_spread: float) -> float:
