@@ -34,9 +34,9 @@ MAX_SPREAD = 4.0
 # and need not be. Of 88 fits of 28 tables, ensembles and networks alone, half were best within
 # 0.04 of it, and nearly noiseless ones far below: a Cauchy distribution.
 USUAL, FEW_ROWS, MAX_FEW_ROWS, PRIOR_SCALE = -0.04, 2.0, 0.2, 0.05
-# Members that know their errors, which are independent, have d = ½ log(2 − 1/M) at most, beside what
-# every average has: a row that one member fails on is held by the others, and needs no width. If
-# they differ by more, each is too sure, and the average is not too wide.
+# Members that know their errors, which are independent, have d = ½ log(2 − 1/M) at most, beside
+# what every average has: a row that one member fails on is held by the others, and needs no width.
+# If they differ by more, each is too sure, and the average is not too wide.
 MAX_WIDENING, COVERED = 0.3, 0.04
 # Rows at which d is measured, at most.
 WIDENING_ROWS = 1024
@@ -68,11 +68,11 @@ def adjust(
 
     - No component is wider than 10 deviations of the training targets.
     - log t is its mean under the likelihood of the rows and a Cauchy distribution of scale 0.05
-      around what is usual, −0.04 + min(2/n, 0.2) − d, with n rows and d, for an ensemble, 0.04
-      and the logarithm by which it is wider than its members, 0.3 at most. Rows that say little leave it there;
-      where they clearly say something else, they are believed. Where the rows' scores vary more
-      than the curvature of the likelihood says, as where the density has another shape, it counts
-      for as much less. Rows of unequal weights tell as much as (Σw)²/Σw² rows.
+      around what is usual, −0.04 + min(2/n, 0.2) − d, with n rows and, for an ensemble, d = 0.04 +
+      the logarithm by which it is wider than its members, 0.3 at most. Rows that say little leave
+      it there; where they clearly say something else, they are believed. Where the rows' scores
+      vary more than the curvature of the likelihood says, as where the density has another shape,
+      it counts for as much less. Rows of unequal weights tell as much as (Σw)²/Σw² rows.
     - ε counts the surprises among the rows and 100 more without any, and is at least 0.001 and at
       most 0.05: one row in ten that asks for a tail makes it 0.01, twenty in a thousand 0.018.
 
