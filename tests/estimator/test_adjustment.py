@@ -81,6 +81,21 @@ def test_a_model_that_goes_on_sets_them_anew():
         assert torch.equal(before, now)
 
 
+def test_the_limit_stays_that_of_the_training_targets():
+    """Also without a tail, and also where other rows adjust."""
+    model = regressor(settings=Settings(tail=0.0), warm_start=True).fit(X, Y)
+    deviations = model.network_.limit.deviations
+    few = Y[:20] + 2 * np.random.default_rng(0).normal(size=Y[:20].shape)
+    model.adjust(X[:20], few)
+    assert torch.equal(model.network_.limit.deviations, deviations)
+    model.partial_fit(X[:20], Y[:20] / 2)
+    assert torch.equal(model.network_.limit.deviations, deviations)
+    assert model.network_.limit.factor == 10
+    model.set_params(settings=Settings(tail=0.0, limit=7.0)).adjust(X[:20], few)
+    assert torch.equal(model.network_.limit.deviations, deviations)
+    assert model.network_.limit.factor == 7
+
+
 def test_other_rows_adjust_a_fitted_model():
     model = regressor(3, calibration_fraction=0.2).fit(X, Y)
     mean, network = model.predict(X), model.network_

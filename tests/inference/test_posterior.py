@@ -68,7 +68,8 @@ def test_no_component_is_wider_than_the_parameters_by_far(limit):
     if limit == math.inf:
         assert network.limit is None
     else:
-        assert_close(network.limit.deviations, torch.full((2,), 3.0).double(), rtol=0.01, atol=0)
+        assert network.limit.factor == 3
+        assert_close(network.limit.deviations, torch.ones(2).double(), rtol=0.01, atol=0)
 
 
 def test_bounded_parameters_stay_in_their_bounds():

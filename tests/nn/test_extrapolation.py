@@ -10,7 +10,9 @@ import torch
 from torch.testing import assert_close
 
 from condens.errors import ArgumentError, NotFiniteError
+from condens.functional.algebra import Parameters
 from condens.nn import HEADS, Ensemble, FullHead, MixtureNetwork, Standardiser
+from condens.nn.extrapolation import extrapolate
 from condens.nn.scaling import ConditionScaling
 from condens.training import Settings, train
 from condens.transforms import Positive
@@ -137,11 +139,11 @@ class TestInput:
 CASES = [*HEADS, "ensemble", "low rank ensemble", "table"]
 
 
-def made(case, dtype=DOUBLE, gain=1.0, **options):
+def made(case, dtype=DOUBLE, gain=1.0, dimensions=2, **options):
     """Return a network whose scales, weights and means vary much, on rows of its own."""
     generator = torch.Generator().manual_seed(0)
     condition = torch.randn(300, 3, generator=generator, dtype=DOUBLE) * torch.tensor([1, 50, 0.01])
-    target = 3 + 20 * torch.randn(300, 2, generator=generator, dtype=DOUBLE).exp()
+    target = 3 + 20 * torch.randn(300, dimensions, generator=generator, dtype=DOUBLE).exp()
     options = {"n_components": 3, "width": 16} | options
     if case == "table":
         condition[:, 2] = torch.randint(0, 4, (300,), generator=generator)
@@ -150,7 +152,7 @@ def made(case, dtype=DOUBLE, gain=1.0, **options):
     def one(seed, covariance):
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            return MixtureNetwork.of(3, 2, covariance=covariance, **options)
+            return MixtureNetwork.of(3, dimensions, covariance=covariance, **options)
 
     if case.endswith("ensemble"):
         kinds = ["low_rank"] * 3 if "rank" in case else ["full", "diagonal", "tied"]
@@ -220,6 +222,33 @@ class TestDensity:
         moved = ours.mean + torch.as_tensor(stretch) * (target - known.mean)
         expected = known.log_prob(target) - torch.as_tensor(np.log(stretch)).sum(-1)
         assert_close(network(rows).log_prob(moved), expected, rtol=1e-8, atol=1e-8)
+
+    @pytest.mark.parametrize("case", CASES)
+    @pytest.mark.parametrize("dimensions", [2, 6])
+    def test_on_the_way_no_component_is_wider_than_at_both_ends(self, case, dimensions):
+        """Between packed factors, of which one is narrow and correlated, there are any widths."""
+        network, _, _ = made(case, dimensions=dimensions)
+        generator = torch.Generator().manual_seed(2)
+        condition = 3 * torch.randn(40, 3, generator=generator, dtype=DOUBLE)
+        condition[:, 2] = 1.0 if case == "table" else condition[:, 2]
+        free = network.free_parameters(condition)
+        edge = network.free_parameters(condition.flip(0))
+        scale = torch.logspace(-3, 0, dimensions, dtype=DOUBLE)
+        far = extrapolate(free.scaled(scale), edge, torch.ones(40))
+        widest = torch.maximum(free.scaled(scale).deviations, far.deviations)
+        for part in (1e-9, 0.01, 0.3, 0.7, 0.99):
+            between = extrapolate(free.scaled(scale), edge, torch.full((40,), part))
+            assert (between.deviations <= (1 + 1e-9) * widest).all()
+
+    def test_a_narrow_component_meets_a_correlated_one(self):
+        """Halfway the packed factors have a diagonal of e⁻⁴, and a deviation of 27."""
+        shapes = (torch.zeros(1, 1, dtype=DOUBLE), torch.zeros(1, 1, 2, dtype=DOUBLE))
+        free = Parameters(*shapes, torch.tensor([[[0.0, 8.0, -3000.0]]], dtype=DOUBLE))
+        edge = Parameters(*shapes, torch.zeros(1, 1, 3, dtype=DOUBLE))
+        assert free.deviations.max() < 2
+        for part in (0.1, 0.5, 0.9):
+            found = extrapolate(free, edge, torch.tensor([part], dtype=DOUBLE))
+            assert found.deviations.max() < 2
 
     @pytest.mark.parametrize("case", CASES)
     def test_no_range_of_quantiles_is_narrower_than_at_the_edge(self, case):

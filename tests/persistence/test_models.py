@@ -298,9 +298,13 @@ class TestRefusedModels:
     @pytest.mark.parametrize("value", [0.0, -1.0])
     def test_limit(self, tmp_path, value):
         network = files.small()
-        network.limit = Limit(torch.tensor([value, 1.0]))
-        with pytest.raises(ArgumentError, match=r"^limit is not above zero, but deviations are"):
-            save(network, tmp_path / "model")
+        for limit, reason in (
+            (Limit(1.0, torch.tensor([value, 1.0])), "deviations are"),
+            (Limit(value, torch.ones(2)), "it multiplies deviations"),
+        ):
+            network.limit = limit
+            with pytest.raises(ArgumentError, match=rf"^limit is not above zero, but {reason}"):
+                save(network, tmp_path / "model")
 
     def test_classes_that_condens_does_not_know(self, tmp_path):
         class Head(FullHead):

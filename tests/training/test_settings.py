@@ -32,6 +32,7 @@ NEVER = {
     ),
     **dict.fromkeys(REAL, (True, "5", NAN, -INF, -1, [1.0], (), {}, 1j, 10**400, object)),
     **dict.fromkeys(WORDS, (True, 1, "", "Data", [], ["data"], np.zeros(2), {}, b"data", str)),
+    "limit": (NAN, -INF, 0.0, 1e-7, "10", True, None, [1.0]),
     "autocast": (1, 0, 1.0, "True", "no", [], np.zeros(2), torch.tensor(True), None),
 }
 # What becomes a plain value.
@@ -82,6 +83,7 @@ def test_what_is_welcome_becomes_plain(name):
         ("clip", INF),
         ("clip", 5e-324),
         ("limit", INF),
+        ("limit", 1e-6),
         ("batch_size", "rule"),
         ("condition_noise", "rule"),
         ("target_noise", np.str_("rule")),

@@ -413,13 +413,15 @@ class MDNRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     ) -> Self:
         """Set spread and tail anew, on rows that were not used in `fit`; drop a calibration.
 
-        `fit` holds out rows for both already. See `condens.training.adjust`.
+        `fit` holds out rows for both already. What follows from the training targets stays: where
+        the tail is, and what the limit is a multiple of. See `condens.training.adjust`.
         """
         parameters = check_parameters(self.get_params(deep=False))
         rows = self.inputs_.supported(self.read_rows(X, y, sample_weight)).observed("y")
         network = copy.deepcopy(self.network_)
         wide = network.tail or network.tail_around(rows.target, rows.weights)
-        found = set_adjustment(network, rows, combine_settings(parameters, Settings()), wide)
+        settings = combine_settings(parameters, Settings())
+        found = set_adjustment(network, rows, settings, wide, network.limit)
         history = replace(self.history_, adjustment=found)
         references = (self.baselines_, self.novelty_, self.seed_)
         summary = getattr(self, "summary_", None)
@@ -1042,9 +1044,12 @@ class MDNRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         # In double precision a row has the same density in every batch.
         network = network.cpu().double().eval()
         wide = network.tail_around(division.rows.target, division.rows.weights)
-        if keep and self.network_.tail is not None and references[0] is self.baselines_:
-            wide = copy.deepcopy(self.network_.tail)
-        history.adjustment = set_adjustment(network, division.adjustment, settings, wide)
+        limit = None
+        if keep and references[0] is self.baselines_:
+            limit = self.network_.limit
+            if self.network_.tail is not None:
+                wide = copy.deepcopy(self.network_.tail)
+        history.adjustment = set_adjustment(network, division.adjustment, settings, wide, limit)
         stores = parameters["store_summary"]
         summary = self._summary(inputs, division.rows, keep=keep) if stores else None
         self._set(Fitted(inputs, network, history, *references, seed, summary))

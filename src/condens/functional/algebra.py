@@ -16,9 +16,9 @@ from condens.functional.mixture import compared, posterior_logits, variance
 from condens.functional.normal import LOG_2PI
 from condens.functional.precision import widen
 from condens.functional.triangular import (
+    blend,
     block,
-    component_variances,
-    deviation_bounds,
+    component_deviations,
     from_square_root,
     inverse_factors,
     log_determinant,
@@ -53,12 +53,7 @@ class Parameters(NamedTuple):
     @property
     def deviations(self) -> Tensor:
         """The standard deviation (Σⱼⱼ)^½ of each dimension, in each component [..., K, D]."""
-        return component_variances(self.factors, self.means.shape[-1]).sqrt()
-
-    @property
-    def deviation_bounds(self) -> Tensor:
-        """What no `deviations` are above, faster than these [..., K, D]."""
-        return deviation_bounds(self.factors, self.means.shape[-1])
+        return component_deviations(self.factors, self.means.shape[-1])
 
     def affine(self, scale: Tensor, loc: Tensor) -> "Parameters":
         """Return the mixture of scale·x + loc, elementwise.
@@ -68,6 +63,18 @@ class Parameters(NamedTuple):
         logits, means, factors, scale, loc = widen(*self, scale, loc)
         centre = means * scale + loc.unsqueeze(-2)
         return Parameters(logits, centre, rescale(factors, scale)).to(self.means.dtype)
+
+    def blended(self, other: "Parameters", part: Tensor) -> "Parameters":
+        """Return the mixtures between these, 0, and others, 1, in logits, means and square roots.
+
+        Shapes: part [...], one for each mixture.
+        """
+        logits, means = (
+            torch.lerp(ours, theirs, part.reshape(*part.shape, *[1] * extra))
+            for extra, ours, theirs in zip((1, 2), self[:2], other[:2], strict=True)
+        )
+        factors = blend(self.factors, other.factors, part[..., None, None], self.means.shape[-1])
+        return Parameters(logits, means, factors)
 
     def scaled(self, scale: Tensor) -> "Parameters":
         """Return the mixture with covariances SΣS, S = diag(scale); weights and means stay.

@@ -14,8 +14,12 @@ from torch import Tensor
 
 from condens.errors import ArgumentError
 from condens.functional.precision import widen
+from condens.functional.tracing import checks_values
 from condens.kernels.packing import is_diagonal as is_diagonal
 from condens.kernels.packing import packed_size as packed_size
+
+# Factors whose rows are found together: few, so that they fit into the cache.
+FACTORS_PER_BLOCK = 2048
 
 
 def _packing(dimensions: int, device: torch.device) -> Tensor:
@@ -139,24 +143,51 @@ def component_variances(factors: Tensor, dimensions: int) -> Tensor:
     return inverse_factors(factors, dimensions).square().sum(-1)
 
 
-def deviation_bounds(factors: Tensor, dimensions: int) -> Tensor:
-    """Return upper bounds of Σⱼⱼ^½, much faster than these: exact where D ≤ 2, or U is diagonal.
+def component_deviations(factors: Tensor, dimensions: int) -> Tensor:
+    """Return Σⱼⱼ^½, of many factors several times faster than by `component_variances`.
 
-    xⱼ = (zⱼ − Σₖ Uⱼₖxₖ)/Ūⱼⱼ with zⱼ independent of the xₖ, k > j, whose sum has at most the
-    deviation Σₖ |Uⱼₖ|σₖ. Shapes: factors [..., T] → [..., D].
+    Row i of Ū⁻¹ is (eᵢ − Σₖ Uᵢₖ rowₖ)/Ūᵢᵢ, k > i: here of all factors of a block at once, whose
+    numbers lie side by side. Shapes: factors [..., T] → [..., D].
 
-    >>> deviation_bounds(torch.tensor([0.0, 0.0, 1.0]), 2)
+    >>> component_deviations(torch.tensor([0.0, 0.0, 1.0]), 2)
     tensor([1.4142, 1.0000])
     """
-    scales = factors[..., :dimensions].neg().exp()
     if is_diagonal(factors, dimensions):
-        return scales
-    rows = factors[..., dimensions:].abs().split(list(range(dimensions - 1, 0, -1)), -1)
-    bounds = scales[..., -1:]
-    for row, scale in zip(reversed(rows), reversed(scales[..., :-1].split(1, -1)), strict=True):
-        others = (row * bounds).sum(-1, keepdim=True)
-        bounds = torch.cat([scale * (1 + others.square()).sqrt(), bounds], -1)
-    return bounds
+        return factors.neg().exp()
+    flat = factors.reshape(-1, factors.shape[-1])
+    parts = flat.split(FACTORS_PER_BLOCK) if checks_values(factors) else [flat]
+    deviations = torch.cat([_deviations(part.mT.contiguous(), dimensions).mT for part in parts])
+    return deviations.reshape(*factors.shape[:-1], dimensions)
+
+
+def _deviations(factors: Tensor, dimensions: int) -> Tensor:
+    """Return Σⱼⱼ^½ from factors side by side. Shapes: [T, n] → [D, n]."""
+    scales = factors[:dimensions].neg().exp()
+    rows = factors[dimensions:].split(list(range(dimensions - 1, 0, -1)))
+    inverse = scales[None, -1:]
+    for row, scale in zip(reversed(rows), reversed(scales[:-1].split(1)), strict=True):
+        above = torch.cat([scale, -scale * (row[:, None] * inverse).sum(0)])
+        inverse = torch.cat([above[None], torch.nn.functional.pad(inverse, (0, 0, 1, 0))])
+    # Where nothing can be told from zero the root has no slope.
+    return inverse.square().sum(1).clamp(min=torch.finfo(factors.dtype).tiny).sqrt()
+
+
+def blend(first: Tensor, second: Tensor, part: Tensor, dimensions: int) -> Tensor:
+    """Return factors with (1 − part)·Ū⁻¹ of the first and part·Ū⁻¹ of the second.
+
+    No deviation is above the larger of both, as it may be, by far, between two packed factors.
+    Where no number holds the inverse, these are taken. Shapes: factors [..., T], part that
+    broadcasts with them → [..., T].
+    """
+    linear = first + part * (second - first)
+    if is_diagonal(first, dimensions):
+        return linear
+    ours, others = (inverse_factors(factors, dimensions) for factors in (first, second))
+    between = torch.lerp(ours, others, part.unsqueeze(-1))
+    held = (between.isfinite() & second.isfinite().all(-1)[..., None, None]).all(-1).all(-1)
+    identity = torch.eye(dimensions, dtype=first.dtype, device=first.device)
+    blended = from_upper_root(torch.where(held[..., None, None], between, identity))
+    return torch.where(held.unsqueeze(-1) & (part < 1), blended, linear)
 
 
 def log_diagonal(upper: Tensor) -> Tensor:

@@ -1,7 +1,7 @@
 """What a trained network's density gets: limits of its components, one scale for all, and a tail.
 
-With p the density as it was trained, every component that is wider than the training targets by far
-is scaled down (`Limit`), Σ → t²Σ in all of them (`Spread`), and then
+With p the density as it was trained, components that are wider than the training targets by far are
+scaled down (`Limit`), Σ → t²Σ in all of them (`Spread`), and then
 
     p → (1 − ε) p + ε Σₛ wₛ N(m, s²C),   s = 4⁰ … 4¹⁰,   wₛ ∝ s⁻³                    (`Tail`)
 
@@ -17,7 +17,6 @@ import torch
 from torch import Tensor, nn
 
 from condens.functional.mixture import log_total
-from condens.functional.precision import working_dtype
 from condens.functional.tracing import checks_values
 from condens.nn.heads.base import FLOOR, Head, P, Parameters, change_some
 from condens.nn.initialise import Start
@@ -34,50 +33,75 @@ MAX_LOG_DEVIATION = 27.0
 # Largest log E[Y²] of a component, and log E[Y²] / E[Y]² beyond which it is not computed.
 MAX_LOG_SQUARE, MAX_LOG_RATIO = 700.0, 300.0
 
+# What a component is scaled by at least: 1/scale², a slope, is still a number.
+LEAST_SCALE = 1e-140
+
 
 class Limit(Exact):
-    """The largest deviation of a component in each target: wider components shrink as a whole.
+    """The largest deviation of a component in each target; correlations stay.
 
-        Σₖ → Σₖ/m²,   m = max(1, maxⱼ σₖⱼ/limitⱼ)
+        Σₖ → S Σₖ S,   Sⱼⱼ = min(1, factor · deviationⱼ/σₖⱼ)
 
     A component that has next to no weight for a condition costs no likelihood there, however wide
     it is: nothing holds its covariance. A weight of 10⁻⁴ at a hundred deviations of the targets is
     a draw in ten thousand that is impossible, and more variance than all other components have.
 
     Args:
-        deviations: the limits, in units of the standardised targets [D].
+        factor: the limit, in deviations of the training targets.
+        deviations: of the standardised training targets [D].
 
     >>> from condens.functional.algebra import Parameters
     >>> body = Parameters(torch.zeros(1), torch.zeros(1, 2), torch.tensor([[0.0, 0.0, 12.0]]))
-    >>> Limit(torch.tensor([4.0, 4.0]))(body).deviations
-    tensor([[4.0000, 0.3322]])
+    >>> Limit(4.0, torch.ones(2))(body).deviations
+    tensor([[4., 1.]])
     """
 
-    def __init__(self, deviations: Tensor) -> None:
+    def __init__(self, factor: float, deviations: Tensor) -> None:
         super().__init__()
-        self.deviations = nn.Buffer(deviations.detach().to(torch.float64))
+        self.deviations = nn.Buffer(deviations.detach().to(torch.float64, copy=True))
+        self.factor = nn.Buffer(self.deviations.new_tensor(factor))
 
     @classmethod
     def around(cls, tail: "Tail", factor: float) -> "Limit":
-        """Return the limits that are so many deviations of the training targets."""
+        """Return the limit around the targets that a tail is around."""
         # The tail's first component has scale one. It is around other targets in `adjust` without
         # the training rows; then 1 is the scale of the standardised targets.
-        return cls(factor * tail.components.deviations[0].clamp(min=1.0))
+        return cls(factor, tail.components.deviations[0].clamp(min=1.0))
 
     def forward(self, body: P) -> P:
         """Return the parameters with no component beyond the limits."""
-        if body.means.dim() < 3 or not checks_values(body.means):
-            return self._shrunk(body)
-        # Few are, and bounds tell of most that they are not. The margin is for their rounding.
-        rows = ~(body.deviation_bounds < 0.999 * self.deviations).flatten(-2).all(-1)
-        return change_some(body, rows, self._shrunk) if bool(rows.any()) else body
+        known = type(body)(*(tensor.detach() for tensor in body))
+        deviations = known.to(_at_least_single(body)).deviations
+        most = self.factor * self.deviations
+        # What no number holds, or none by far, stays as it is.
+        wide = (deviations > most).any(-1) & (most / deviations > LEAST_SCALE).all(-1)
+        if checks_values(wide):
+            return change_some(body, wide, self._shrunk) if bool(wide.any()) else body
+        safe = type(body)(*(_where(wide, tensor, tensor.detach() * 0) for tensor in body))
+        pairs = zip(self._shrunk(safe), body, strict=True)
+        return type(body)(*(_where(wide, shrunk, tensor) for shrunk, tensor in pairs))
 
     def _shrunk(self, body: P) -> P:
-        wide = body.to(working_dtype(body.means)).deviations
-        excess = (wide / self.deviations).amax(-1, keepdim=True)
-        # Where no number holds the deviations, nothing can be scaled.
-        factor = torch.where(excess.isfinite(), excess, 1.0).clamp(min=1.0)
-        return body.scaled(factor.reciprocal().expand_as(body.means))
+        deviations = body.to(_at_least_single(body)).deviations
+        most = (self.factor * self.deviations).expand(deviations.shape)
+        # Where it is no wider: one, and no slope.
+        shrunk = body.scaled(scale := most / torch.where(deviations > most, deviations, most))
+        # Half precision may not hold the factors of a covariance that is singular nearly.
+        every = [
+            t.isfinite().flatten(scale.dim() - 1).all(-1) for t in shrunk if t.dim() >= scale.dim()
+        ]
+        held = torch.stack(every).all(0)
+        pairs = zip(shrunk, body, strict=True)
+        return type(body)(*(_where(held, tensor, before) for tensor, before in pairs))
+
+
+def _at_least_single(body: Parameters) -> torch.dtype:
+    return torch.promote_types(body.means.dtype, torch.float32)
+
+
+def _where(some: Tensor, tensor: Tensor, other: Tensor) -> Tensor:
+    """Return a tensor for some components, and another for the others. Shapes: some [..., K]."""
+    return torch.where(some.reshape(*some.shape, *[1] * (tensor.dim() - some.dim())), tensor, other)
 
 
 class Spread(Exact):

@@ -141,28 +141,26 @@ class DensityNetwork(nn.Module, ABC):
     def parameters_of(self, condition: Tensor, *, tail: bool = True) -> Parameters:
         """Return the parameters of the mixtures of standardised targets.
 
-        None is wider than the `limit`; `extrapolate` changes those of rows far outside the
-        training rows; then `spread` scales them, and the `tail` comes last, without which they
-        are those of the body alone. Shapes: condition [b, C], standardised.
+        `extrapolate` changes those of rows far outside the training rows; then `limit` scales down
+        what is too wide, `spread` scales all, and the `tail` comes last, without which they are
+        those of the body alone. Shapes: condition [b, C], standardised.
         """
         body = self._extrapolated(condition)
+        if self.limit is not None:
+            body = self.limit(body)
         if self.spread is not None:
             body = self.spread(body)
         return self.tail(body) if tail and self.tail is not None else body
 
-    def _limited(self, condition: Tensor) -> Parameters:
-        free = self.free_parameters(condition)
-        return free if self.limit is None else self.limit(free)
-
     def _extrapolated(self, condition: Tensor) -> Parameters:
-        free, scaling = self._limited(condition), self.condition_scaling
+        free, scaling = self.free_parameters(condition), self.condition_scaling
         if scaling is None or scaling.holds(condition):
             return free
         departure = scaling.departure(condition)
         if not departure.dim() or not checks_values(departure):
-            return extrapolate(free, self._limited(scaling.nearest(condition)), departure)
+            return extrapolate(free, self.free_parameters(scaling.nearest(condition)), departure)
         rows = departure > 0
-        near = self._limited(scaling.nearest(condition[rows]))
+        near = self.free_parameters(scaling.nearest(condition[rows]))
         return change_some(free, rows, lambda some: extrapolate(some, near, departure[rows]))
 
     def mixture_of(self, condition: Tensor, *, tail: bool = True) -> Mixture:
@@ -302,7 +300,7 @@ class DensityNetwork(nn.Module, ABC):
     def _load_from_state_dict(self, state_dict: Any, prefix: str, *rest: Any) -> None:
         # As many parts as the state has; those without memory get their tensors next.
         device = self.target_scaling.scale.device
-        if f"{prefix}limit.deviations" not in state_dict:
+        if f"{prefix}limit.factor" not in state_dict:
             self.limit = None
         elif self.limit is None:
             self.limit = empty_limit(self)
@@ -440,7 +438,7 @@ class DensityNetwork(nn.Module, ABC):
 
 def empty_limit(network: DensityNetwork) -> Limit:
     """Return a limit with the shape that a network's has, for a state to be loaded into."""
-    return Limit(torch.ones_like(network.target_scaling.scale))
+    return Limit(1.0, torch.ones_like(network.target_scaling.scale))
 
 
 def empty_tail(network: DensityNetwork) -> Tail:
@@ -448,7 +446,7 @@ def empty_tail(network: DensityNetwork) -> Tail:
     device, dimensions = network.target_scaling.scale.device, network.dimensions
     zeros = torch.zeros(len(SCALES), dimensions, dtype=torch.float64, device=device)
     start = Start(zeros, torch.diag_embed(zeros + 1))
-    return Tail(0.5, network.form, network.components(zeros[:, 0], start)).to(device)
+    return Tail(0.5, network.form, network.components(zeros[:, 0].clone(), start)).to(device)
 
 
 def _check_unused(unused: Sequence[int], columns: int) -> tuple[int, ...]:

@@ -24,8 +24,8 @@ def extrapolate(free: P, edge: P, departure: Tensor) -> P:
     with m the mean of `free` and v a measure of its variances: the mean is the network's, the
     width is the network's within these bounds, and the shape is that at the edge. No two outcomes
     are closer to each other than at the edge, in any dimension, so that no deviation, no range of
-    quantiles and no entropy is smaller. `departure` interpolates linearly in the parameters, from
-    `free` (0) to this (1).
+    quantiles and no entropy is smaller. `departure` interpolates from `free` (0) to this (1), in
+    square roots of the covariances: no deviation is above the larger one of both.
 
     Shapes: departure [...], the batch shape of the mixtures.
     """
@@ -33,11 +33,7 @@ def extrapolate(free: P, edge: P, departure: Tensor) -> P:
     centre, origin = (mixture.mean(m.logits, m.means) for m in (given, known))
     stretch = (_log_scale(given) - _log_scale(known)).clamp(0.0, math.log(MAX_STRETCH)).exp()
     moved = known.affine(stretch.unsqueeze(-2), centre - stretch * origin)
-    blended = []
-    for ours, other in zip(given, moved, strict=True):
-        part = departure.double().reshape(*departure.shape, *[1] * (ours.dim() - departure.dim()))
-        blended.append(torch.where(part > 0, ours + part * (other - ours), ours))
-    return type(free)(*blended).to(free.means.dtype)
+    return given.blended(moved, departure.double()).to(free.means.dtype)
 
 
 def _log_scale(parameters: Parameters) -> Tensor:

@@ -403,7 +403,7 @@ def _check_scales(network: nn.Module, refuse: Refuse) -> None:
                 )
         if isinstance(module, Limit) and not bool((module.deviations > 0).all()):
             raise refuse(name, got="is not above zero", expected="deviations are")
-        if isinstance(module, Spread) and not bool(module.factor > 0):
+        if isinstance(module, Limit | Spread) and not bool(module.factor > 0):
             raise refuse(name, got="is not above zero", expected="it multiplies deviations")
         if isinstance(module, Tail) and not bool((module.weight > 0) & (module.weight < 1)):
             raise refuse(name, got="has no weight between 0 and 1", expected="it is a part")

@@ -66,7 +66,7 @@ def adjust(
     heavier tail and not for wider components. Nothing else of the network changes, and nothing is
     random.
 
-    - No component is wider than 10 deviations of the training targets.
+    - No component is wider than 10 deviations of the training targets, before the spread.
     - log t is its mean under the likelihood of the rows and a Cauchy distribution of scale 0.05
       around what is usual, −0.04 + min(2/n, 0.2) − d, with n rows and, for an ensemble, d = 0.04 +
       the logarithm by which it is wider than its members, 0.3 at most. Rows that say little leave
@@ -111,11 +111,18 @@ def adjust(
 
 @torch.no_grad()
 def set_adjustment(
-    network: DensityNetwork, rows: Rows | None, settings: Settings, wide: Tail
+    network: DensityNetwork,
+    rows: Rows | None,
+    settings: Settings,
+    wide: Tail,
+    limit: Limit | None = None,
 ) -> Adjustment:
-    """Set all by checked rows; the tail has the components of `wide`."""
+    """Set all by checked rows; the tail has the components of `wide`.
+
+    With a `limit` of earlier rows the deviations of their targets stay the unit of the new one.
+    """
     kept = network.limit, network.spread, network.tail
-    set_limit(network, settings, wide)
+    set_limit(network, settings, wide, limit)
     spread = 1.0 if settings.spread == "fit" else settings.spread
     weight = MIN_TAIL if settings.tail == "fit" else settings.tail
     error = before = after = math.nan
@@ -137,11 +144,14 @@ def set_adjustment(
     return Adjustment(spread, error, weight, before, after, 0 if rows is None else len(rows))
 
 
-def set_limit(network: DensityNetwork, settings: Settings, wide: Tail) -> None:
+def set_limit(
+    network: DensityNetwork, settings: Settings, wide: Tail, known: Limit | None = None
+) -> None:
     """Set what no component is wider than, and nothing else; `wide` is around the targets."""
     network.drop_adjustment()
     if settings.limit < math.inf:
-        network.limit = Limit.around(wide, settings.limit)
+        around = Limit.around(wide, settings.limit)
+        network.limit = around if known is None else Limit(settings.limit, known.deviations)
 
 
 class _Distances(NamedTuple):

@@ -203,7 +203,7 @@ _CHECKS: Mapping[str, Check] = {
     "entropy": _NOT_NEGATIVE,
     "start": partial(as_choice, choices=("data", "zero", "keep")),
     "autocast": as_truth,
-    "limit": partial(as_real, expected="a number above 0 was expected", fits=lambda x: x > 0),
+    "limit": partial(as_real, expected="a number from 1e-6 was expected", fits=lambda x: x >= 1e-6),
     "spread": partial(_or_word, word="fit", check=_POSITIVE, expected="a finite number above 0"),
     "tail": partial(_or_word, word="fit", check=as_fraction, expected="a number from 0 to below 1"),
     # The range of torch's generators.

@@ -39,11 +39,6 @@ class Parameters(NamedTuple):
         """The standard deviation of each dimension, in each component [..., K, D]."""
         return self.variances.sqrt()
 
-    @property
-    def deviation_bounds(self) -> Tensor:
-        """What no `deviations` are above: these [..., K, D]."""
-        return self.deviations
-
     def affine(self, scale: Tensor, loc: Tensor) -> "Parameters":
         """Return the mixture of scale·x + loc, elementwise.
 
@@ -56,6 +51,19 @@ class Parameters(NamedTuple):
             log_scales + scale.abs().log(),
             loadings * scale.unsqueeze(-1),
         ).to(self.means.dtype)
+
+    def blended(self, other: "Parameters", part: Tensor) -> "Parameters":
+        """Return the mixtures between these, 0, and others, 1, in all of the four.
+
+        Shapes: part [...], one for each mixture.
+        """
+        pairs = zip((1, 2, 2, 3), self, other, strict=True)
+        return Parameters(
+            *(
+                torch.lerp(ours, theirs, part.reshape(*part.shape, *[1] * extra))
+                for extra, ours, theirs in pairs
+            )
+        )
 
     def scaled(self, scale: Tensor) -> "Parameters":
         """Return the mixture with covariances SΣS, S = diag(scale); weights and means stay.

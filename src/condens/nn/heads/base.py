@@ -50,10 +50,6 @@ class Parameters(Protocol):
     def deviations(self) -> Tensor:
         """The standard deviation of each dimension, in each component [..., K, D]."""
 
-    @property
-    def deviation_bounds(self) -> Tensor:
-        """What no `deviations` are above, faster than these [..., K, D]."""
-
     def to(self, dtype: torch.dtype) -> Self:
         """Return the parameters in another precision."""
 
@@ -62,6 +58,9 @@ class Parameters(Protocol):
 
     def scaled(self, scale: Tensor) -> Self:
         """Return the parameters of the mixtures with covariances SΣS, S = diag(scale)."""
+
+    def blended(self, other: Self, part: Tensor) -> Self:
+        """Return the parameters of mixtures between these, 0, and others, 1."""
 
     def __init__(self, *tensors: Tensor) -> None:
         """Take the tensors in their order."""
@@ -73,11 +72,14 @@ class Parameters(Protocol):
 P = TypeVar("P", bound=Parameters)
 
 
-def change_some(parameters: P, rows: Tensor, change: Callable[[P], P]) -> P:
-    """Return the parameters with those of some mixtures changed. Shapes: rows [b], booleans."""
-    changed = change(type(parameters)(*(tensor[rows] for tensor in parameters)))
+def change_some(parameters: P, some: Tensor, change: Callable[[P], P]) -> P:
+    """Return the parameters with some mixtures or components changed.
+
+    Shapes: some [b] or [b, K], booleans.
+    """
+    changed = change(type(parameters)(*(tensor[some] for tensor in parameters)))
     pairs = zip(parameters, changed, strict=True)
-    return type(parameters)(*(whole.index_put((rows,), part) for whole, part in pairs))
+    return type(parameters)(*(whole.index_put((some,), part) for whole, part in pairs))
 
 
 class Head(nn.Module, ABC, Generic[P]):

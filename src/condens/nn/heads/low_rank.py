@@ -74,6 +74,9 @@ class LowRankHead(Head[Parameters]):
     def components(self, logits: Tensor, start: Start) -> Parameters:
         """Return components with these variances and the r largest principal axes."""
         scales, loadings, _ = self._axes(start)
+        if not loadings.shape[-1]:
+            # One dimension has none, and torch.export no product over an axis of length 0.
+            loadings = torch.zeros_like(scales).unsqueeze(-1)
         return Parameters(logits, start.means, scales.log(), loadings)
 
     def _axes(self, start: Start) -> tuple[Tensor, Tensor, Tensor]:
