@@ -387,14 +387,18 @@ def _drawn_tasks() -> list[Task]:
         _joint_task(10, 10_000, "joint-10"),
         *(
             _made_task(
-                f"arm-{noise}",
+                name,
                 always(problems.Arm(noise)),
-                50_000,
+                n_rows,
                 4,
                 n_splits=2,
                 kind="posterior",
             )
-            for noise in (0.05, 0.1)
+            for name, noise, n_rows in (
+                ("arm-0.05", 0.05, 50_000),
+                ("arm-0.05-100000", 0.05, 100_000),
+                ("arm-0.1", 0.1, 50_000),
+            )
         ),
         _made_task("noiseless", always(problems.Noiseless()), 400),
         _made_task("heavy-tails", always(problems.HeavyTails()), 1_000),

@@ -17,6 +17,7 @@ from condens.functional.triangular import (
     bounded_scales,
     component_deviations,
     component_variances,
+    deviation_bounds,
     from_square_root,
     inverse_factors,
     reorder,
@@ -145,6 +146,19 @@ def test_deviations_are_the_roots_of_variances(dimensions, covariance, batch):
 
 
 @pytest.mark.parametrize("covariance", COVARIANCES)
+@pytest.mark.parametrize("dimensions", SIZES)
+def test_deviation_bounds_hold_and_are_exact_where_nothing_adds_up(dimensions, covariance):
+    factors = factors_of(dimensions, covariance, batch=(50,))
+    deviations = component_variances(factors, dimensions).sqrt()
+    bounds = deviation_bounds(factors, dimensions)
+    assert (bounds >= deviations * (1 - 1e-12)).all()
+    exact = (
+        range(dimensions) if covariance == "diagonal" else range(max(dimensions - 2, 0), dimensions)
+    )
+    assert_close(bounds[..., list(exact)], deviations[..., list(exact)], rtol=1e-12, atol=0)
+
+
+@pytest.mark.parametrize("covariance", COVARIANCES)
 def test_derivatives_of_deviations(covariance):
     factors = factors_of(4, covariance, (2,)).requires_grad_()
     assert torch.autograd.gradcheck(lambda f: component_deviations(f, 4), factors)
@@ -164,23 +178,32 @@ def test_between_two_factors_no_deviation_is_above_both(dimensions, covariance):
     second = rescale(second, torch.full((dimensions,), 1e-3, dtype=torch.float64))
     most = torch.maximum(*(component_deviations(f, dimensions) for f in (first, second)))
     for part in (0.0, 0.1, 0.5, 0.999, 1.0):
-        at = torch.full((40, 1, 1), part, dtype=torch.float64)
+        at = torch.full((40,), part, dtype=torch.float64)
         found = blend(first, second, at, dimensions)
         assert (component_deviations(found, dimensions) <= most * (1 + 1e-9)).all()
         if part in (0.0, 1.0):
-            assert_close(found, second if part else first, rtol=1e-9, atol=1e-9)
+            assert torch.equal(found, second if part else first)
         elif covariance != "diagonal" and dimensions > 1:
             roots = [inverse_factors(f, dimensions) for f in (first, second, found)]
             assert_close(roots[2], (1 - part) * roots[0] + part * roots[1], rtol=1e-8, atol=1e-8)
 
 
+def test_near_either_end_a_wild_factor_is_hardly_rounded():
+    """Numbers hold the inverse, of 10²⁰, but none of the digits of the factor in it."""
+    generator = torch.Generator().manual_seed(0)
+    wild = 100 * torch.randn(50, 55, generator=generator, dtype=torch.float64)
+    wild[..., :10] /= 100
+    plain = torch.zeros_like(wild)
+    part = torch.full((50,), 1e-15, dtype=torch.float64)
+    assert_close(blend(wild, plain, part, 10), wild, rtol=1e-9, atol=1e-9)
+    assert_close(blend(plain, wild, 1 - part, 10), wild, rtol=1e-9, atol=1e-9)
+
+
 def test_between_factors_that_no_number_holds_the_inverse_of():
-    wild = torch.tensor([-400.0, -400.0, 1e300, 3.0, 3.0, -5.0], dtype=torch.float64)[
-        [0, 1, 3, 2, 4, 5]
-    ]
-    plain = torch.zeros(6, dtype=torch.float64)
+    wild = torch.tensor([0.0, 0.0, 0.0, 1e200, 3.0, 1e200], dtype=torch.float64)
+    plain = torch.ones(6, dtype=torch.float64)
     for pair in ((wild, plain), (plain, wild)):
-        found = blend(*pair, torch.tensor(0.5, dtype=torch.float64)[None], 3)
+        found = blend(*pair, torch.tensor(0.5, dtype=torch.float64), 3)
         assert_close(found, (wild + plain) / 2)
 
 

@@ -13,6 +13,7 @@ from scipy import stats
 from torch import Generator, nn
 
 from condens import GaussianMixture
+from condens.functional.algebra import Parameters
 from condens.nn import HEADS, Ensemble, MixtureNetwork
 from condens.nn.adjustment import DECAY, SCALES, Limit, surround
 from condens.nn.scaling import Standardiser
@@ -148,6 +149,59 @@ def test_no_parameter_makes_the_limit_nan(covariance, dtype, factor, size):
         if all(tensor.isfinite().all() for tensor in body):
             slopes = torch.autograd.grad(sum(tensor.sum() for tensor in some), list(body))
             assert all(slope.isfinite().all() for slope in slopes)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float64], ids=str)
+def test_squares_beyond_single_precision_are_limited(dtype):
+    """The chain of two factors 10¹⁰ has a deviation of 10²⁰."""
+    factors = torch.tensor([[0.0, 0.0, 0.0, 1e10, 0.0, 1e10]], dtype=dtype)
+    body = Parameters(torch.zeros(1, dtype=dtype), torch.zeros(1, 3, dtype=dtype), factors)
+    deviations = Limit(10.0, torch.ones(3))(body).to(torch.float64).deviations
+    assert_allclose(deviations, [[10.0, 10.0, 1.0]], rtol=0.03)
+
+
+@pytest.mark.parametrize("covariance", HEADS)
+def test_every_target_has_its_own_limit(covariance):
+    """Of targets with outliers the unit is a range of quartiles; isotropic tails have one scale."""
+    x, y = data(2, 2000)
+    y[::50, 1] *= 1e3
+    network = MixtureNetwork.of(2, 2, n_components=2, width=4, covariance=covariance).double()
+    network.prepare(x, y)
+    adjust(network, None, Settings(), training=(x, y))
+    standard = network.target_scaling(y).clamp(-20, 20).std(0, correction=0).clamp(min=1.0)
+    assert standard[1] > 2
+    assert_allclose(network.limit.deviations, standard, rtol=1e-6)
+
+
+def test_a_rare_wide_component_does_not_stretch_the_others_far_away():
+    """Its width, which depends on the condition, is no width of the density."""
+    generator = Generator().manual_seed(0)
+    x, y = torch.randn(2, 2000, 1, generator=generator, dtype=torch.float64)
+    network = MixtureNetwork.of(1, 1, n_components=2, width=4, depth=1).double().eval()
+    network.prepare(x, y)
+    with torch.no_grad():
+        for parameter in network.parameters():
+            parameter.zero_()
+        network.head.linear.bias[1] = -9.2
+    network.backbone = Widest(network.head.linear.in_features)
+    for slope in (1.0, 3.0):
+        with torch.no_grad():
+            network.head.linear.weight[5, 0] = -slope
+        adjust(network, None, Settings(spread=1.0, tail=0.0), training=(x, y))
+        upper = network.condition_scaling.upper
+        deviations = network(torch.stack([upper * k for k in (1.0, 1.9, 2.2, 2.5, 10.0)])).stddev
+        assert (deviations < 1.1).all()
+
+
+class Widest(nn.Module):
+    """The condition as the first feature, and no others."""
+
+    def __init__(self, features):
+        super().__init__()
+        self.features = features
+
+    def forward(self, condition):
+        return nn.functional.pad(condition, (0, self.features - condition.shape[1]))
 
 
 def test_a_rare_wide_component_does_not_decide_the_deviation():

@@ -240,6 +240,15 @@ class TestDensity:
             between = extrapolate(free.scaled(scale), edge, torch.full((40,), part))
             assert (between.deviations <= (1 + 1e-9) * widest).all()
 
+    @pytest.mark.parametrize("case", CASES)
+    def test_a_graph_leaves_those_inside_bit_for_bit(self, case):
+        network, condition, _ = made(case, dimensions=6)
+        free = network.free_parameters(condition)
+        within = torch.zeros(len(condition), dtype=DOUBLE)
+        found = extrapolate(free, network.free_parameters(condition.flip(0)), within)
+        for ours, theirs in zip(found, free, strict=True):
+            assert torch.equal(ours, theirs)
+
     def test_a_narrow_component_meets_a_correlated_one(self):
         """Halfway the packed factors have a diagonal of e⁻⁴, and a deviation of 27."""
         shapes = (torch.zeros(1, 1, dtype=DOUBLE), torch.zeros(1, 1, 2, dtype=DOUBLE))

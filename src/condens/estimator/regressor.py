@@ -413,15 +413,18 @@ class MDNRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     ) -> Self:
         """Set spread and tail anew, on rows that were not used in `fit`; drop a calibration.
 
-        `fit` holds out rows for both already. What follows from the training targets stays: where
-        the tail is, and what the limit is a multiple of. See `condens.training.adjust`.
+        `fit` holds out rows for both already. Tail and limit stay where the training targets are,
+        unless they were switched off. See `condens.training.adjust`.
         """
         parameters = check_parameters(self.get_params(deep=False))
         rows = self.inputs_.supported(self.read_rows(X, y, sample_weight)).observed("y")
         network = copy.deepcopy(self.network_)
         wide = network.tail or network.tail_around(rows.target, rows.weights)
+        deviations = network.target_deviations(rows.target, rows.weights)
+        if network.limit is not None:
+            deviations = network.limit.deviations
         settings = combine_settings(parameters, Settings())
-        found = set_adjustment(network, rows, settings, wide, network.limit)
+        found = set_adjustment(network, rows, settings, wide, deviations)
         history = replace(self.history_, adjustment=found)
         references = (self.baselines_, self.novelty_, self.seed_)
         summary = getattr(self, "summary_", None)
@@ -1043,13 +1046,17 @@ class MDNRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         history.rows_left_out = division.rows_left_out
         # In double precision a row has the same density in every batch.
         network = network.cpu().double().eval()
-        wide = network.tail_around(division.rows.target, division.rows.weights)
-        limit = None
+        _, target, weights = division.rows
+        wide = network.tail_around(target, weights)
+        deviations = network.target_deviations(target, weights)
         if keep and references[0] is self.baselines_:
-            limit = self.network_.limit
             if self.network_.tail is not None:
                 wide = copy.deepcopy(self.network_.tail)
-        history.adjustment = set_adjustment(network, division.adjustment, settings, wide, limit)
+            if self.network_.limit is not None:
+                deviations = self.network_.limit.deviations
+        history.adjustment = set_adjustment(
+            network, division.adjustment, settings, wide, deviations
+        )
         stores = parameters["store_summary"]
         summary = self._summary(inputs, division.rows, keep=keep) if stores else None
         self._set(Fitted(inputs, network, history, *references, seed, summary))

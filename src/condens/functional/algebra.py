@@ -16,9 +16,11 @@ from condens.functional.mixture import compared, posterior_logits, variance
 from condens.functional.normal import LOG_2PI
 from condens.functional.precision import widen
 from condens.functional.triangular import (
+    between,
     blend,
     block,
     component_deviations,
+    deviation_bounds,
     from_square_root,
     inverse_factors,
     log_determinant,
@@ -55,6 +57,11 @@ class Parameters(NamedTuple):
         """The standard deviation (Σⱼⱼ)^½ of each dimension, in each component [..., K, D]."""
         return component_deviations(self.factors, self.means.shape[-1])
 
+    @property
+    def deviation_bounds(self) -> Tensor:
+        """What no `deviations` are above, faster than these [..., K, D]."""
+        return deviation_bounds(self.factors, self.means.shape[-1])
+
     def affine(self, scale: Tensor, loc: Tensor) -> "Parameters":
         """Return the mixture of scale·x + loc, elementwise.
 
@@ -69,12 +76,11 @@ class Parameters(NamedTuple):
 
         Shapes: part [...], one for each mixture.
         """
-        logits, means = (
-            torch.lerp(ours, theirs, part.reshape(*part.shape, *[1] * extra))
-            for extra, ours, theirs in zip((1, 2), self[:2], other[:2], strict=True)
+        return Parameters(
+            between(self.logits, other.logits, part),
+            between(self.means, other.means, part),
+            blend(self.factors, other.factors, part, self.means.shape[-1]),
         )
-        factors = blend(self.factors, other.factors, part[..., None, None], self.means.shape[-1])
-        return Parameters(logits, means, factors)
 
     def scaled(self, scale: Tensor) -> "Parameters":
         """Return the mixture with covariances SΣS, S = diag(scale); weights and means stay.

@@ -146,48 +146,114 @@ def component_variances(factors: Tensor, dimensions: int) -> Tensor:
 def component_deviations(factors: Tensor, dimensions: int) -> Tensor:
     """Return Σⱼⱼ^½, of many factors several times faster than by `component_variances`.
 
-    Row i of Ū⁻¹ is (eᵢ − Σₖ Uᵢₖ rowₖ)/Ūᵢᵢ, k > i: here of all factors of a block at once, whose
-    numbers lie side by side. Shapes: factors [..., T] → [..., D].
+    Row i of Ū⁻¹ is (eᵢ − Σₖ Uᵢₖ rowₖ)/Ūᵢᵢ, k > i. Shapes: factors [..., T] → [..., D].
 
     >>> component_deviations(torch.tensor([0.0, 0.0, 1.0]), 2)
     tensor([1.4142, 1.0000])
     """
+
+    def deviations(scales: Tensor, rows: Sequence[Tensor]) -> Tensor:
+        inverse = scales[None, -1:]
+        for row, scale in zip(reversed(rows), reversed(scales[:-1].split(1)), strict=True):
+            above = torch.cat([scale, -scale * (row[:, None] * inverse).sum(0)])
+            inverse = torch.cat([above[None], torch.nn.functional.pad(inverse, (0, 0, 1, 0))])
+        # Where nothing can be told from zero the root has no slope.
+        return inverse.square().sum(1).clamp(min=torch.finfo(scales.dtype).tiny).sqrt()
+
+    return _side_by_side(deviations, factors, dimensions)
+
+
+def deviation_bounds(factors: Tensor, dimensions: int) -> Tensor:
+    """Return upper bounds of Σⱼⱼ^½, much faster than these: exact where D ≤ 2, or U is diagonal.
+
+    xⱼ = (zⱼ − Σₖ Uⱼₖxₖ)/Ūⱼⱼ with zⱼ independent of the xₖ, k > j, whose sum has at most the
+    deviation Σₖ |Uⱼₖ|σₖ. Shapes: factors [..., T] → [..., D].
+
+    >>> deviation_bounds(torch.tensor([0.0, 0.0, 1.0]), 2)
+    tensor([1.4142, 1.0000])
+    """
+
+    def bounds(scales: Tensor, rows: Sequence[Tensor]) -> Tensor:
+        known = scales[-1:]
+        for row, scale in zip(reversed(rows), reversed(scales[:-1].split(1)), strict=True):
+            others = (row.abs() * known).sum(0, keepdim=True)
+            known = torch.cat([scale * (1 + others.square()).sqrt(), known])
+        return known
+
+    return _side_by_side(bounds, factors, dimensions)
+
+
+def _side_by_side(
+    function: Callable[[Tensor, Sequence[Tensor]], Tensor], factors: Tensor, dimensions: int
+) -> Tensor:
+    """Return what a function makes of 1/Ūⱼⱼ and the rows of U, those of many factors together.
+
+    Shapes: factors [..., T] → [..., D]; the function takes [D, n] and [D − j, n] to [D, n].
+    """
     if is_diagonal(factors, dimensions):
         return factors.neg().exp()
+
+    def together(some: Tensor) -> Tensor:
+        diagonal, *rows = some.mT.contiguous().split([dimensions, *range(dimensions - 1, 0, -1)])
+        return function(diagonal.neg().exp(), rows).mT
+
     flat = factors.reshape(-1, factors.shape[-1])
     parts = flat.split(FACTORS_PER_BLOCK) if checks_values(factors) else [flat]
-    deviations = torch.cat([_deviations(part.mT.contiguous(), dimensions).mT for part in parts])
-    return deviations.reshape(*factors.shape[:-1], dimensions)
+    found = torch.cat([together(part) for part in parts])
+    return found.reshape(*factors.shape[:-1], dimensions)
 
 
-def _deviations(factors: Tensor, dimensions: int) -> Tensor:
-    """Return Σⱼⱼ^½ from factors side by side. Shapes: [T, n] → [D, n]."""
-    scales = factors[:dimensions].neg().exp()
-    rows = factors[dimensions:].split(list(range(dimensions - 1, 0, -1)))
-    inverse = scales[None, -1:]
-    for row, scale in zip(reversed(rows), reversed(scales[:-1].split(1)), strict=True):
-        above = torch.cat([scale, -scale * (row[:, None] * inverse).sum(0)])
-        inverse = torch.cat([above[None], torch.nn.functional.pad(inverse, (0, 0, 1, 0))])
-    # Where nothing can be told from zero the root has no slope.
-    return inverse.square().sum(1).clamp(min=torch.finfo(factors.dtype).tiny).sqrt()
+def between(first: Tensor, second: Tensor, part: Tensor) -> Tensor:
+    """Return (1 − part)·first + part·second; the first where that is 0, whatever the second is.
+
+    Shapes: first and second [..., *], part [...] → [..., *].
+    """
+    part = part.reshape(*part.shape, *[1] * (first.dim() - part.dim()))
+    return torch.where(part > 0, torch.lerp(first, second, part), first)
 
 
 def blend(first: Tensor, second: Tensor, part: Tensor, dimensions: int) -> Tensor:
     """Return factors with (1 − part)·Ū⁻¹ of the first and part·Ū⁻¹ of the second.
 
     No deviation is above the larger of both, as it may be, by far, between two packed factors.
-    Where no number holds the inverse, these are taken. Shapes: factors [..., T], part that
-    broadcasts with them → [..., T].
+    Where no number holds it, these are taken. With q the part of the one that is further away, the
+    factor is Ū_near M⁻¹, M = (1 − q) I + q Ū_far⁻¹ Ū_near: at neither end is anything rounded.
+
+    Shapes: factors [..., T], part [...] → [..., T].
     """
-    linear = first + part * (second - first)
+    linear = between(first, second, part)
     if is_diagonal(first, dimensions):
         return linear
-    ours, others = (inverse_factors(factors, dimensions) for factors in (first, second))
-    between = torch.lerp(ours, others, part.unsqueeze(-1))
-    held = (between.isfinite() & second.isfinite().all(-1)[..., None, None]).all(-1).all(-1)
+    within = (part > 0) & (part < 1)
+    if part.dim() and checks_values(part):
+        if not bool(within.any()):
+            return linear
+        some = _blend(first[within], second[within], linear[within], part[within], dimensions)
+        return linear.index_put((within,), some)
+    ends = within.reshape(*part.shape, *[1] * (first.dim() - part.dim()))
+    return torch.where(ends, _blend(first, second, linear, part, dimensions), linear)
+
+
+def _blend(
+    first: Tensor, second: Tensor, otherwise: Tensor, part: Tensor, dimensions: int
+) -> Tensor:
+    part = part.reshape(*part.shape, *[1] * (first.dim() - part.dim()))
+    near, far = (
+        unpack(torch.where(choice, first, second), dimensions)
+        for choice in (part <= 0.5, part > 0.5)
+    )
+    further = torch.minimum(part, 1 - part).unsqueeze(-1)
     identity = torch.eye(dimensions, dtype=first.dtype, device=first.device)
-    blended = from_upper_root(torch.where(held[..., None, None], between, identity))
-    return torch.where(held.unsqueeze(-1) & (part < 1), blended, linear)
+    system = torch.lerp(identity.expand_as(near), solve_upper(far, near), further)
+    held = _all(system.isfinite())
+    root = near @ solve_upper(torch.where(held, system, identity), identity)
+    held = held & _all(root.isfinite() & (root.diagonal(dim1=-2, dim2=-1) > 0).unsqueeze(-1))
+    packed = pack(torch.where(held, root, identity))
+    return torch.where(held.squeeze(-1), packed, otherwise)
+
+
+def _all(matrices: Tensor) -> Tensor:
+    return matrices.all(-1, keepdim=True).all(-2, keepdim=True)
 
 
 def log_diagonal(upper: Tensor) -> Tensor:

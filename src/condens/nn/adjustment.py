@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from condens.functional.mixture import log_total
+from condens.functional.precision import working_dtype
 from condens.functional.tracing import checks_values
 from condens.nn.heads.base import FLOOR, Head, P, Parameters, change_some
 from condens.nn.initialise import Start
@@ -61,42 +62,35 @@ class Limit(Exact):
         self.deviations = nn.Buffer(deviations.detach().to(torch.float64, copy=True))
         self.factor = nn.Buffer(self.deviations.new_tensor(factor))
 
-    @classmethod
-    def around(cls, tail: "Tail", factor: float) -> "Limit":
-        """Return the limit around the targets that a tail is around."""
-        # The tail's first component has scale one. It is around other targets in `adjust` without
-        # the training rows; then 1 is the scale of the standardised targets.
-        return cls(factor, tail.components.deviations[0].clamp(min=1.0))
-
     def forward(self, body: P) -> P:
         """Return the parameters with no component beyond the limits."""
-        known = type(body)(*(tensor.detach() for tensor in body))
-        deviations = known.to(_at_least_single(body)).deviations
-        most = self.factor * self.deviations
-        # What no number holds, or none by far, stays as it is.
-        wide = (deviations > most).any(-1) & (most / deviations > LEAST_SCALE).all(-1)
-        if checks_values(wide):
-            return change_some(body, wide, self._shrunk) if bool(wide.any()) else body
-        safe = type(body)(*(_where(wide, tensor, tensor.detach() * 0) for tensor in body))
-        pairs = zip(self._shrunk(safe), body, strict=True)
-        return type(body)(*(_where(wide, shrunk, tensor) for shrunk, tensor in pairs))
+        if not checks_values(body.means):
+            return self._shrunk(body)
+        # Few are, and bounds tell of most that they are not. The margin is for their rounding.
+        with torch.no_grad():
+            some = ~(body.deviation_bounds < 0.999 * self.factor * self.deviations).all(-1)
+        return change_some(body, some, self._shrunk) if bool(some.any()) else body
 
     def _shrunk(self, body: P) -> P:
-        deviations = body.to(_at_least_single(body)).deviations
-        most = (self.factor * self.deviations).expand(deviations.shape)
-        # Where it is no wider: one, and no slope.
-        shrunk = body.scaled(scale := most / torch.where(deviations > most, deviations, most))
+        most = (self.factor * self.deviations).to(working_dtype(body.means))
+        with torch.no_grad():
+            deviations = body.to(most.dtype).deviations
+            # What no number holds, or none by far, stays as it is.
+            wide = (deviations > most).any(-1) & (most / deviations > LEAST_SCALE).all(-1)
+        known = body
+        if torch.is_grad_enabled():
+            # Others have no slope, which may be none that a number holds.
+            known = type(body)(*(_where(wide, tensor, tensor.detach() * 0) for tensor in body))
+            deviations = known.to(most.dtype).deviations
+        # Where it is no wider: one.
+        exceeds = wide.unsqueeze(-1) & (deviations > most)
+        shrunk = known.scaled(scale := most / torch.where(exceeds, deviations, most))
         # Half precision may not hold the factors of a covariance that is singular nearly.
-        every = [
-            t.isfinite().flatten(scale.dim() - 1).all(-1) for t in shrunk if t.dim() >= scale.dim()
-        ]
-        held = torch.stack(every).all(0)
+        every = [t for t in shrunk if t.dim() >= scale.dim()]
+        held = [wide, *(t.isfinite().flatten(scale.dim() - 1).all(-1) for t in every)]
         pairs = zip(shrunk, body, strict=True)
-        return type(body)(*(_where(held, tensor, before) for tensor, before in pairs))
-
-
-def _at_least_single(body: Parameters) -> torch.dtype:
-    return torch.promote_types(body.means.dtype, torch.float32)
+        whole = torch.stack(held).all(0)
+        return type(body)(*(_where(whole, tensor, before) for tensor, before in pairs))
 
 
 def _where(some: Tensor, tensor: Tensor, other: Tensor) -> Tensor:
@@ -175,8 +169,7 @@ def surround(
 ) -> tuple[Tensor, Start]:
     """Return the logits, means and covariances of a tail around targets.
 
-    Missing entries are left out; outliers count as 20 deviations, as the targets are standardised
-    by their quartiles where there are such.
+    Their mean and covariance are those of `moments`.
 
     The moments of an exponential target, y = eˣ, grow with exp(s²): there the component at scale s
     moves down, by the least that keeps E(Y − Ȳ)² ≤ s² Var Ȳ, where Ȳ is the training target, as
@@ -186,9 +179,7 @@ def surround(
 
     Shapes: target [n, D], standardised; weights [n] → [S], [S, D] and [S, D, D].
     """
-    centre, covariance = _moments(
-        target.double().clamp(-HEAVY_TAIL_RATIO, HEAVY_TAIL_RATIO), weights
-    )
+    centre, covariance = moments(target, weights)
     scales = SCALES.to(target.device)
     means = centre.expand(len(scales), -1)
     factors = scales.unsqueeze(-1).expand_as(means)
@@ -204,8 +195,13 @@ def surround(
     return -DECAY * scales.log(), Start(means, spread)
 
 
-def _moments(target: Tensor, weights: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Return the mean [D] and the covariance [D, D] of the observed entries; targets change."""
+def moments(target: Tensor, weights: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """Return the mean [D] and the covariance [D, D] of the observed entries of targets.
+
+    Outliers count as 20 deviations, as the targets are standardised by their quartiles where there
+    are such. Shapes: target [n, D], standardised; weights [n].
+    """
+    target = target.double().clamp(-HEAVY_TAIL_RATIO, HEAVY_TAIL_RATIO)
     seen = (~target.isnan()).double()
     counts = seen if weights is None else seen * weights.double().unsqueeze(-1)
     # A column that nobody observed has mean 0.

@@ -15,7 +15,7 @@ from condens.errors import ArgumentError, NotFiniteError, ShapeError
 from condens.functional.estimates import Estimate
 from condens.functional.losses import weighted_sum
 from condens.functional.tracing import checks_values
-from condens.nn.adjustment import SCALES, Limit, Spread, Tail, surround
+from condens.nn.adjustment import SCALES, Limit, Spread, Tail, moments, surround
 from condens.nn.embeddings import PiecewiseLinear
 from condens.nn.extrapolation import extrapolate
 from condens.nn.heads.base import Head, Parameters, change_some
@@ -141,26 +141,33 @@ class DensityNetwork(nn.Module, ABC):
     def parameters_of(self, condition: Tensor, *, tail: bool = True) -> Parameters:
         """Return the parameters of the mixtures of standardised targets.
 
-        `extrapolate` changes those of rows far outside the training rows; then `limit` scales down
-        what is too wide, `spread` scales all, and the `tail` comes last, without which they are
-        those of the body alone. Shapes: condition [b, C], standardised.
+        None is wider than the `limit`; `extrapolate` changes those of rows far outside the
+        training rows; then `spread` scales them, and the `tail` comes last, without which they
+        are those of the body alone. Shapes: condition [b, C], standardised.
         """
         body = self._extrapolated(condition)
-        if self.limit is not None:
-            body = self.limit(body)
         if self.spread is not None:
             body = self.spread(body)
         return self.tail(body) if tail and self.tail is not None else body
 
+    def _limited(self, condition: Tensor) -> Parameters:
+        free = self.free_parameters(condition)
+        return free if self.limit is None else self.limit(free)
+
     def _extrapolated(self, condition: Tensor) -> Parameters:
-        free, scaling = self.free_parameters(condition), self.condition_scaling
+        scaling = self.condition_scaling
         if scaling is None or scaling.holds(condition):
-            return free
+            return self._limited(condition)
         departure = scaling.departure(condition)
         if not departure.dim() or not checks_values(departure):
-            return extrapolate(free, self.free_parameters(scaling.nearest(condition)), departure)
-        rows = departure > 0
-        near = self.free_parameters(scaling.nearest(condition[rows]))
+            # Together: a graph has half as many nodes.
+            pair = torch.stack([condition, scaling.nearest(condition)])
+            both = self._limited(pair.flatten(0, -2))
+            parts = (tensor.unflatten(0, pair.shape[:-1]).unbind() for tensor in both)
+            free, edge = (type(both)(*part) for part in zip(*parts, strict=True))
+            return extrapolate(free, edge, departure)
+        free, rows = self._limited(condition), departure > 0
+        near = self._limited(scaling.nearest(condition[rows]))
         return change_some(free, rows, lambda some: extrapolate(some, near, departure[rows]))
 
     def mixture_of(self, condition: Tensor, *, tail: bool = True) -> Mixture:
@@ -292,6 +299,16 @@ class DensityNetwork(nn.Module, ABC):
         real = self.real_target(target, Generator(target.device).manual_seed(0))
         made = surround(self.target_scaling(real), weights, self.transforms, self.target_scaling)
         return Tail(weight, self.form, self.components(*made))
+
+    def target_deviations(self, target: Tensor, weights: Tensor | None = None) -> Tensor:
+        """Return the deviations [D] of targets standardised as the training targets, at least 1.
+
+        Shapes: target [n, D], in original units; weights [n].
+        """
+        real = self.real_target(target, Generator(target.device).manual_seed(0))
+        _, covariance = moments(self.target_scaling(real), weights)
+        # Other rows than those it is standardised by may hardly vary.
+        return covariance.diagonal().sqrt().clamp(min=1.0)
 
     def drop_adjustment(self) -> None:
         """Drop `limit`, `spread` and `tail`: they were set for other weights."""

@@ -106,7 +106,8 @@ def adjust(
     for part in filter(None, (held_out, known)):
         network.check(part.condition, part.target)
     wide = network.tail_around(known.target, known.weights)
-    return set_adjustment(network, held_out, settings, wide)
+    deviations = network.target_deviations(known.target, known.weights)
+    return set_adjustment(network, held_out, settings, wide, deviations)
 
 
 @torch.no_grad()
@@ -115,14 +116,14 @@ def set_adjustment(
     rows: Rows | None,
     settings: Settings,
     wide: Tail,
-    limit: Limit | None = None,
+    deviations: Tensor,
 ) -> Adjustment:
-    """Set all by checked rows; the tail has the components of `wide`.
+    """Set all by checked rows, with a tail of the components of `wide`.
 
-    With a `limit` of earlier rows the deviations of their targets stay the unit of the new one.
+    The limit is in units of the `deviations` [D] of standardised training targets.
     """
     kept = network.limit, network.spread, network.tail
-    set_limit(network, settings, wide, limit)
+    set_limit(network, settings, deviations)
     spread = 1.0 if settings.spread == "fit" else settings.spread
     weight = MIN_TAIL if settings.tail == "fit" else settings.tail
     error = before = after = math.nan
@@ -144,14 +145,11 @@ def set_adjustment(
     return Adjustment(spread, error, weight, before, after, 0 if rows is None else len(rows))
 
 
-def set_limit(
-    network: DensityNetwork, settings: Settings, wide: Tail, known: Limit | None = None
-) -> None:
-    """Set what no component is wider than, and nothing else; `wide` is around the targets."""
+def set_limit(network: DensityNetwork, settings: Settings, deviations: Tensor) -> None:
+    """Set what no component is wider than, and nothing else."""
     network.drop_adjustment()
     if settings.limit < math.inf:
-        around = Limit.around(wide, settings.limit)
-        network.limit = around if known is None else Limit(settings.limit, known.deviations)
+        network.limit = Limit(settings.limit, deviations)
 
 
 class _Distances(NamedTuple):

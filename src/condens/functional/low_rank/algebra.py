@@ -14,7 +14,7 @@ from condens.functional.algebra import joined_logits, normalised, padded
 from condens.functional.low_rank.mixture import comparison, decompose, explain
 from condens.functional.mixture import compared, expand_batch
 from condens.functional.precision import widen
-from condens.functional.triangular import from_square_root, on_vectors, saturated_exp
+from condens.functional.triangular import between, from_square_root, on_vectors, saturated_exp
 
 
 class Parameters(NamedTuple):
@@ -39,6 +39,11 @@ class Parameters(NamedTuple):
         """The standard deviation of each dimension, in each component [..., K, D]."""
         return self.variances.sqrt()
 
+    @property
+    def deviation_bounds(self) -> Tensor:
+        """What no `deviations` are above: these [..., K, D]."""
+        return self.deviations
+
     def affine(self, scale: Tensor, loc: Tensor) -> "Parameters":
         """Return the mixture of scale·x + loc, elementwise.
 
@@ -57,13 +62,8 @@ class Parameters(NamedTuple):
 
         Shapes: part [...], one for each mixture.
         """
-        pairs = zip((1, 2, 2, 3), self, other, strict=True)
-        return Parameters(
-            *(
-                torch.lerp(ours, theirs, part.reshape(*part.shape, *[1] * extra))
-                for extra, ours, theirs in pairs
-            )
-        )
+        pairs = zip(self, other, strict=True)
+        return Parameters(*(between(ours, theirs, part) for ours, theirs in pairs))
 
     def scaled(self, scale: Tensor) -> "Parameters":
         """Return the mixture with covariances SΣS, S = diag(scale); weights and means stay.

@@ -50,6 +50,10 @@ class Parameters(Protocol):
     def deviations(self) -> Tensor:
         """The standard deviation of each dimension, in each component [..., K, D]."""
 
+    @property
+    def deviation_bounds(self) -> Tensor:
+        """What no `deviations` are above, faster than these [..., K, D]."""
+
     def to(self, dtype: torch.dtype) -> Self:
         """Return the parameters in another precision."""
 
