@@ -294,7 +294,7 @@ def to_bytes(graph: Graph, inputs: tuple[Tensor, ...], opset: int = 18) -> bytes
     batch, draws = torch.export.Dim("batch"), torch.export.Dim("draws")
     shapes = tuple({0: draws, 1: batch} if name in RANDOM else {0: batch} for name in graph.inputs)
     try:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), torch.no_grad():
             # About torch's internals, and that one name stands for several equal axes.
             warnings.filterwarnings("ignore", ".*LeafSpec", FutureWarning)
             warnings.filterwarnings("ignore", "# The axis name", UserWarning)

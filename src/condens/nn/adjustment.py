@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from condens.functional.mixture import log_total
 from condens.functional.precision import working_dtype
 from condens.functional.tracing import checks_values
-from condens.nn.heads.base import FLOOR, Head, P, Parameters, change_some
+from condens.nn.heads.base import FLOOR, Head, P, Parameters, change_some, chooses_places, places
 from condens.nn.initialise import Start
 from condens.nn.scaling import HEAVY_TAIL_RATIO, Exact, Standardiser
 from condens.transforms import Transform
@@ -64,12 +64,14 @@ class Limit(Exact):
 
     def forward(self, body: P) -> P:
         """Return the parameters with no component beyond the limits."""
-        if not checks_values(body.means):
+        if not chooses_places(body.means):
             return self._shrunk(body)
         # Few are, and bounds tell of most that they are not. The margin is for their rounding.
         with torch.no_grad():
             some = ~(body.deviation_bounds < 0.999 * self.factor * self.deviations).all(-1)
-        return change_some(body, some, self._shrunk) if bool(some.any()) else body
+        if checks_values(some) and not bool(some.any()):
+            return body
+        return change_some(body, places(some), self._shrunk)
 
     def _shrunk(self, body: P) -> P:
         most = (self.factor * self.deviations).to(working_dtype(body.means))

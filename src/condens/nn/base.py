@@ -18,7 +18,7 @@ from condens.functional.tracing import checks_values
 from condens.nn.adjustment import SCALES, Limit, Spread, Tail, moments, surround
 from condens.nn.embeddings import PiecewiseLinear
 from condens.nn.extrapolation import extrapolate
-from condens.nn.heads.base import Head, Parameters, change_some
+from condens.nn.heads.base import Head, Parameters, change_some, chooses_places, places
 from condens.nn.initialise import Start
 from condens.nn.scaling import (
     ROWS_PER_BLOCK,
@@ -150,25 +150,33 @@ class DensityNetwork(nn.Module, ABC):
             body = self.spread(body)
         return self.tail(body) if tail and self.tail is not None else body
 
-    def _limited(self, condition: Tensor) -> Parameters:
-        free = self.free_parameters(condition)
-        return free if self.limit is None else self.limit(free)
-
     def _extrapolated(self, condition: Tensor) -> Parameters:
         scaling = self.condition_scaling
         if scaling is None or scaling.holds(condition):
             return self._limited(condition)
         departure = scaling.departure(condition)
-        if not departure.dim() or not checks_values(departure):
-            # Together: a graph has half as many nodes.
-            pair = torch.stack([condition, scaling.nearest(condition)])
-            both = self._limited(pair.flatten(0, -2))
-            parts = (tensor.unflatten(0, pair.shape[:-1]).unbind() for tensor in both)
-            free, edge = (type(both)(*part) for part in zip(*parts, strict=True))
-            return extrapolate(free, edge, departure)
-        free, rows = self._limited(condition), departure > 0
-        near = self._limited(scaling.nearest(condition[rows]))
-        return change_some(free, rows, lambda some: extrapolate(some, near, departure[rows]))
+        if not departure.dim() or not chooses_places(departure):
+            return extrapolate(*self._both(condition, scaling.nearest(condition)), departure)
+        rows = places(departure > 0)
+        free, edge = self._both(condition, scaling.nearest(condition[rows]))
+        return change_some(free, rows, lambda some: extrapolate(some, edge, departure[rows]))
+
+    def _both(self, first: Tensor, second: Tensor) -> tuple[Parameters, Parameters]:
+        """Return the parameters for both conditions."""
+        if checks_values(first):
+            return self._limited(first), self._limited(second)
+        # Together, so that a graph has half as many nodes.
+        rows = [torch.atleast_2d(condition) for condition in (first, second)]
+        both = self._limited(torch.cat(rows))
+        parts = (tensor.split([some.shape[0] for some in rows]) for tensor in both)
+        ours, others = (type(both)(*part) for part in zip(*parts, strict=True))
+        if first.dim() > 1:
+            return ours, others
+        return type(both)(*(t[0] for t in ours)), type(both)(*(t[0] for t in others))
+
+    def _limited(self, condition: Tensor) -> Parameters:
+        free = self.free_parameters(condition)
+        return free if self.limit is None else self.limit(free)
 
     def mixture_of(self, condition: Tensor, *, tail: bool = True) -> Mixture:
         """Return the mixtures of standardised targets for standardised conditions."""

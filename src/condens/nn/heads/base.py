@@ -76,14 +76,28 @@ class Parameters(Protocol):
 P = TypeVar("P", bound=Parameters)
 
 
-def change_some(parameters: P, some: Tensor, change: Callable[[P], P]) -> P:
-    """Return the parameters with some mixtures or components changed.
+def chooses_places(tensor: Tensor) -> bool:
+    """Tell whether what is done may be done for some places only: not in most graphs."""
+    return checks_values(tensor) or torch.compiler.is_exporting()
 
-    Shapes: some [b] or [b, K], booleans.
+
+def places(some: Tensor) -> tuple[Tensor, ...]:
+    """Return where a mask is true, as indices. Shapes: some [b] or [b, K].
+
+    While torch.export records, it is the rows where it is true somewhere, and the first one: how to
+    multiply none, runtimes do not know.
     """
-    changed = change(type(parameters)(*(tensor[some] for tensor in parameters)))
+    if torch.compiler.is_exporting():
+        first = torch.arange(some.shape[0], device=some.device) == 0
+        some = first | (some.any(-1) if some.dim() > 1 else some)
+    return some.nonzero().unbind(-1)
+
+
+def change_some(parameters: P, where: tuple[Tensor, ...], change: Callable[[P], P]) -> P:
+    """Return the parameters with those of some mixtures or components changed; see `places`."""
+    changed = change(type(parameters)(*(tensor[where] for tensor in parameters)))
     pairs = zip(parameters, changed, strict=True)
-    return type(parameters)(*(whole.index_put((some,), part) for whole, part in pairs))
+    return type(parameters)(*(whole.index_put(where, part) for whole, part in pairs))
 
 
 class Head(nn.Module, ABC, Generic[P]):
