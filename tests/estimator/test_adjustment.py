@@ -84,15 +84,15 @@ def test_a_model_that_goes_on_sets_them_anew():
 def test_the_limit_stays_that_of_the_training_targets():
     """Also without a tail, and also where other rows adjust."""
     model = regressor(settings=Settings(tail=0.0), warm_start=True).fit(X, Y)
-    deviations = model.network_.limit.deviations
+    reach = model.network_.limit.reach
     few = Y[:20] + 2 * np.random.default_rng(0).normal(size=Y[:20].shape)
     model.adjust(X[:20], few)
-    assert torch.equal(model.network_.limit.deviations, deviations)
+    assert torch.equal(model.network_.limit.reach, reach)
     model.partial_fit(X[:20], Y[:20] / 2)
-    assert torch.equal(model.network_.limit.deviations, deviations)
-    assert model.network_.limit.factor == 10
+    assert torch.equal(model.network_.limit.reach, reach)
+    assert model.network_.limit.factor == 1
     model.set_params(settings=Settings(tail=0.0, limit=7.0)).adjust(X[:20], few)
-    assert torch.equal(model.network_.limit.deviations, deviations)
+    assert torch.equal(model.network_.limit.reach, reach)
     assert model.network_.limit.factor == 7
 
 

@@ -69,7 +69,8 @@ def test_no_component_is_wider_than_the_parameters_by_far(limit):
         assert network.limit is None
     else:
         assert network.limit.factor == 3
-        assert_close(network.limit.deviations, torch.ones(2).double(), rtol=0.01, atol=0)
+        standard = (theta - theta.mean(0)) / theta.std(0, correction=0)
+        assert_close(network.limit.reach, standard.abs().amax(0).double(), rtol=0.02, atol=0)
 
 
 def test_bounded_parameters_stay_in_their_bounds():

@@ -184,7 +184,7 @@ def adjusted():
     network = bounded(network_of(2, "full", 3, transforms=[Real(), Positive()]))
     x = conditions(network, 100)
     target = network(x).sample(generator=torch.Generator().manual_seed(5))
-    adjust(network, None, Settings(limit=0.5, spread=0.8, tail=0.01), training=(x, target))
+    adjust(network, None, Settings(limit=0.2, spread=0.8, tail=0.01), training=(x, target))
     return network
 
 

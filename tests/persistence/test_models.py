@@ -299,7 +299,7 @@ class TestRefusedModels:
     def test_limit(self, tmp_path, value):
         network = files.small()
         for limit, reason in (
-            (Limit(1.0, torch.tensor([value, 1.0])), "deviations are"),
+            (Limit(1.0, torch.tensor([value, 1.0])), "distances are"),
             (Limit(value, torch.ones(2)), "it multiplies deviations"),
         ):
             network.limit = limit

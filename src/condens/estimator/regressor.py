@@ -420,11 +420,11 @@ class MDNRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         rows = self.inputs_.supported(self.read_rows(X, y, sample_weight)).observed("y")
         network = copy.deepcopy(self.network_)
         wide = network.tail or network.tail_around(rows.target, rows.weights)
-        deviations = network.target_deviations(rows.target, rows.weights)
+        reach = network.reach_of(rows.target, rows.weights)
         if network.limit is not None:
-            deviations = network.limit.deviations
+            reach = network.limit.reach
         settings = combine_settings(parameters, Settings())
-        found = set_adjustment(network, rows, settings, wide, deviations)
+        found = set_adjustment(network, rows, settings, wide, reach)
         history = replace(self.history_, adjustment=found)
         references = (self.baselines_, self.novelty_, self.seed_)
         summary = getattr(self, "summary_", None)
@@ -1048,15 +1048,13 @@ class MDNRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         network = network.cpu().double().eval()
         _, target, weights = division.rows
         wide = network.tail_around(target, weights)
-        deviations = network.target_deviations(target, weights)
+        reach = network.reach_of(target, weights)
         if keep and references[0] is self.baselines_:
             if self.network_.tail is not None:
                 wide = copy.deepcopy(self.network_.tail)
             if self.network_.limit is not None:
-                deviations = self.network_.limit.deviations
-        history.adjustment = set_adjustment(
-            network, division.adjustment, settings, wide, deviations
-        )
+                reach = self.network_.limit.reach
+        history.adjustment = set_adjustment(network, division.adjustment, settings, wide, reach)
         stores = parameters["store_summary"]
         summary = self._summary(inputs, division.rows, keep=keep) if stores else None
         self._set(Fitted(inputs, network, history, *references, seed, summary))

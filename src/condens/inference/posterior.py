@@ -171,7 +171,7 @@ def posterior(
         raise KeyboardInterrupt(f"posterior was interrupted {how_far(history)}.")
     history.warn(stacklevel=2, ignore=UNNEEDED if count is None else ())
     network = network.double().eval()
-    set_limit(network, settings, network.target_deviations(rows.target))
+    set_limit(network, settings, network.reach_of(rows.target))
     return AmortisedPosterior(network, seen.shape[1:], history, observation_names)
 
 

@@ -1,6 +1,6 @@
 """What a trained network's density gets: limits of its components, one scale for all, and a tail.
 
-With p the density as it was trained, components that are wider than the training targets by far are
+With p the density as it was trained, components that are wider than the training targets reach are
 scaled down (`Limit`), Σ → t²Σ in all of them (`Spread`), and then
 
     p → (1 − ε) p + ε Σₛ wₛ N(m, s²C),   s = 4⁰ … 4¹⁰,   wₛ ∝ s⁻³                    (`Tail`)
@@ -41,15 +41,16 @@ LEAST_SCALE = 1e-140
 class Limit(Exact):
     """The largest deviation of a component in each target; correlations stay.
 
-        Σₖ → S Σₖ S,   Sⱼⱼ = min(1, factor · deviationⱼ/σₖⱼ)
+        Σₖ → S Σₖ S,   Sⱼⱼ = min(1, factor · reachⱼ/σₖⱼ)
 
     A component that has next to no weight for a condition costs no likelihood there, however wide
     it is: nothing holds its covariance. A weight of 10⁻⁴ at a hundred deviations of the targets is
     a draw in ten thousand that is impossible, and more variance than all other components have.
+    One that targets speak for is no wider than they are far from its mean.
 
     Args:
-        factor: the limit, in deviations of the training targets.
-        deviations: of the standardised training targets [D].
+        factor: the limit, in units of the reach.
+        reach: how far standardised training targets are from their mean, at most [D].
 
     >>> from condens.functional.algebra import Parameters
     >>> body = Parameters(torch.zeros(1), torch.zeros(1, 2), torch.tensor([[0.0, 0.0, 12.0]]))
@@ -57,10 +58,10 @@ class Limit(Exact):
     tensor([[4., 1.]])
     """
 
-    def __init__(self, factor: float, deviations: Tensor) -> None:
+    def __init__(self, factor: float, reach: Tensor) -> None:
         super().__init__()
-        self.deviations = nn.Buffer(deviations.detach().to(torch.float64, copy=True))
-        self.factor = nn.Buffer(self.deviations.new_tensor(factor))
+        self.reach = nn.Buffer(reach.detach().to(torch.float64, copy=True))
+        self.factor = nn.Buffer(self.reach.new_tensor(factor))
 
     def forward(self, body: P) -> P:
         """Return the parameters with no component beyond the limits."""
@@ -68,13 +69,13 @@ class Limit(Exact):
             return self._shrunk(body)
         # Few are, and bounds tell of most that they are not. The margin is for their rounding.
         with torch.no_grad():
-            some = ~(body.deviation_bounds < 0.999 * self.factor * self.deviations).all(-1)
+            some = ~(body.deviation_bounds < 0.999 * self.factor * self.reach).all(-1)
         if checks_values(some) and not bool(some.any()):
             return body
         return change_some(body, places(some), self._shrunk)
 
     def _shrunk(self, body: P) -> P:
-        most = (self.factor * self.deviations).to(working_dtype(body.means))
+        most = (self.factor * self.reach).to(working_dtype(body.means))
         with torch.no_grad():
             deviations = body.to(most.dtype).deviations
             # What no number holds, or none by far, stays as it is.

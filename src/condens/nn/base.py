@@ -308,15 +308,19 @@ class DensityNetwork(nn.Module, ABC):
         made = surround(self.target_scaling(real), weights, self.transforms, self.target_scaling)
         return Tail(weight, self.form, self.components(*made))
 
-    def target_deviations(self, target: Tensor, weights: Tensor | None = None) -> Tensor:
-        """Return the deviations [D] of targets standardised as the training targets, at least 1.
+    def reach_of(self, target: Tensor, weights: Tensor | None = None) -> Tensor:
+        """Return how far targets are from their mean at most, standardised, and at least 1 [D].
 
         Shapes: target [n, D], in original units; weights [n].
         """
         real = self.real_target(target, Generator(target.device).manual_seed(0))
-        _, covariance = moments(self.target_scaling(real), weights)
-        # Other rows than those it is standardised by may hardly vary.
-        return covariance.diagonal().sqrt().clamp(min=1.0)
+        standard = self.target_scaling(real)
+        centre, _ = moments(standard, weights)
+        distances = (standard - centre).abs().nan_to_num(nan=0.0)
+        if weights is not None:
+            distances = distances[weights > 0]
+        # Few rows, and others than those it is standardised by, may hardly vary.
+        return distances.amax(0).clamp(min=1.0)
 
     def drop_adjustment(self) -> None:
         """Drop `limit`, `spread` and `tail`: they were set for other weights."""

@@ -401,8 +401,8 @@ def _check_scales(network: nn.Module, refuse: Refuse) -> None:
                     got="has bounds that are no range",
                     expected="lower ≤ upper was expected",
                 )
-        if isinstance(module, Limit) and not bool((module.deviations > 0).all()):
-            raise refuse(name, got="is not above zero", expected="deviations are")
+        if isinstance(module, Limit) and not bool((module.reach > 0).all()):
+            raise refuse(name, got="is not above zero", expected="distances are")
         if isinstance(module, Limit | Spread) and not bool(module.factor > 0):
             raise refuse(name, got="is not above zero", expected="it multiplies deviations")
         if isinstance(module, Tail) and not bool((module.weight > 0) & (module.weight < 1)):

@@ -66,7 +66,7 @@ def adjust(
     heavier tail and not for wider components. Nothing else of the network changes, and nothing is
     random.
 
-    - No component is wider than 10 deviations of the training targets, before the spread.
+    - No component is wider than training targets are from their mean at most, before the spread.
     - log t is its mean under the likelihood of the rows and a Cauchy distribution of scale 0.05
       around what is usual, −0.04 + min(2/n, 0.2) − d, with n rows and, for an ensemble, d = 0.04 +
       the logarithm by which it is wider than its members, 0.3 at most. Rows that say little leave
@@ -106,8 +106,8 @@ def adjust(
     for part in filter(None, (held_out, known)):
         network.check(part.condition, part.target)
     wide = network.tail_around(known.target, known.weights)
-    deviations = network.target_deviations(known.target, known.weights)
-    return set_adjustment(network, held_out, settings, wide, deviations)
+    reach = network.reach_of(known.target, known.weights)
+    return set_adjustment(network, held_out, settings, wide, reach)
 
 
 @torch.no_grad()
@@ -116,14 +116,14 @@ def set_adjustment(
     rows: Rows | None,
     settings: Settings,
     wide: Tail,
-    deviations: Tensor,
+    reach: Tensor,
 ) -> Adjustment:
     """Set all by checked rows, with a tail of the components of `wide`.
 
-    The limit is in units of the `deviations` [D] of standardised training targets.
+    The limit is in units of the `reach` [D] of standardised training targets.
     """
     kept = network.limit, network.spread, network.tail
-    set_limit(network, settings, deviations)
+    set_limit(network, settings, reach)
     spread = 1.0 if settings.spread == "fit" else settings.spread
     weight = MIN_TAIL if settings.tail == "fit" else settings.tail
     error = before = after = math.nan
@@ -145,11 +145,11 @@ def set_adjustment(
     return Adjustment(spread, error, weight, before, after, 0 if rows is None else len(rows))
 
 
-def set_limit(network: DensityNetwork, settings: Settings, deviations: Tensor) -> None:
+def set_limit(network: DensityNetwork, settings: Settings, reach: Tensor) -> None:
     """Set what no component is wider than, and nothing else."""
     network.drop_adjustment()
     if settings.limit < math.inf:
-        network.limit = Limit(settings.limit, deviations)
+        network.limit = Limit(settings.limit, reach)
 
 
 class _Distances(NamedTuple):

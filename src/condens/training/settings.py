@@ -53,9 +53,9 @@ class Settings:
         start: `data` places the components on the targets first, `zero` is the report's, and
             `keep` goes on with a network as it is, its scales included.
         autocast: run the backbone in bfloat16.
-        limit: the largest deviation of a component, in deviations of the training targets, infinity
-            for none: wider ones are scaled down after training. They have next to no weight, for
-            nothing else holds their covariance.
+        limit: the largest deviation of a component, in units of how far training targets are from
+            their mean at most, infinity for none: wider ones are scaled down after training. They
+            have next to no weight, for nothing else holds their covariance.
         spread: by which the deviations of all components are multiplied after training: a number,
             1 for none, or "fit", on rows held out for it; see `condens.training.adjust`.
         tail: weight of a wide density of all training targets beside the network's: a number, 0
@@ -82,7 +82,7 @@ class Settings:
     entropy: float = 0.0
     start: Literal["data", "zero", "keep"] = "data"
     autocast: bool = False
-    limit: float = 10.0
+    limit: float = 1.0
     spread: float | Literal["fit"] = "fit"
     tail: float | Literal["fit"] = "fit"
     seed: int = 0
