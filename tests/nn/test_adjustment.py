@@ -15,7 +15,7 @@ from torch import Generator, nn
 from condens import GaussianMixture
 from condens.functional.algebra import Parameters
 from condens.nn import HEADS, Ensemble, MixtureNetwork
-from condens.nn.adjustment import DECAY, SCALES, Limit, surround
+from condens.nn.adjustment import DECAY, SCALES, Limit, Trim, surround
 from condens.nn.scaling import Standardiser
 from condens.persistence import load, save
 from condens.training import Settings, adjust, train
@@ -194,7 +194,7 @@ def test_a_rare_wide_component_does_not_stretch_the_others_far_away():
     for slope in (1.0, 3.0):
         with torch.no_grad():
             network.head.linear.weight[5, 0] = -slope
-        adjust(network, None, Settings(spread=1.0, tail=0.0), training=(x, y))
+        adjust(network, None, Settings(spread=1.0, tail=0.0, trim=0.0), training=(x, y))
         upper = network.condition_scaling.upper
         deviations = network(torch.stack([upper * k for k in (1.0, 1.9, 2.2, 2.5, 10.0)])).stddev
         assert (deviations < 1.1).all()
@@ -211,8 +211,54 @@ class Widest(nn.Module):
         return nn.functional.pad(condition, (0, self.features - condition.shape[1]))
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64], ids=str)
+def test_the_lightest_components_are_left_out(dtype):
+    generator = Generator().manual_seed(0)
+    logits = 3 * torch.randn(50, 8, generator=generator)
+    logits[:2] = torch.tensor([[0.0], [-5.0]])  # equal weights: none is lightest
+    logits[2] = torch.tensor([-2e4, 0.0, -1e4, *[-3e4] * 5])
+    body = Parameters(logits.to(dtype), torch.zeros(50, 8, 1), torch.zeros(50, 8, 1))
+    weights = torch.softmax(body.logits.double(), -1).numpy()
+    for part in (1e-9, 0.002, 0.1, 0.9):
+        found = torch.softmax(Trim(part)(body).logits.double(), -1)
+        for ours, theirs in zip(weights, found.numpy(), strict=True):
+            order = ours.argsort()
+            kept = np.ones(8, dtype=bool)
+            kept[order[np.cumsum(ours[order]) <= part]] = False
+            # Those as light as one that stays do too.
+            kept |= ours >= ours[kept].min()
+            assert_allclose(theirs, np.where(kept, ours, 0) / ours[kept].sum(), rtol=1e-3)
+            assert (theirs[~kept] == 0).all()
+            assert ours[~kept].sum() <= part
+        mapped = torch.func.vmap(Trim(part))(body)
+        assert torch.equal(mapped.logits, Trim(part)(body).logits)
+    alone = Parameters(*(tensor[:, :1] for tensor in body))
+    assert torch.equal(Trim(0.9)(alone).logits, alone.logits)
+    assert Trim(0.9)(Parameters(*(t[:0] for t in body))).logits.shape == (0, 8)
+
+
+@pytest.mark.parametrize("covariance", HEADS)
+def test_what_is_left_out_is_no_density(covariance):
+    network, x, y = adjusted(covariance, settings=Settings(spread=1, tail=0, trim=0))
+    with torch.no_grad():
+        network.head.linear.bias[:3] = torch.tensor([0.0, -7.0, -8.0])
+        network.head.linear.weight[:3] = 0.0
+    before = network(x)
+    adjust(network, None, Settings(spread=1, tail=0), training=(x, y))
+    mixture = network(x)
+    assert_allclose(mixture.weights[:, 0].detach(), 1.0, rtol=1e-12)
+    assert torch.equal(mixture.weights[:, 1:], torch.zeros(60, 2, dtype=torch.float64))
+    gain = (mixture.log_prob(y) - before.log_prob(y)).detach()
+    assert (gain <= -math.log(1 - 0.002)).all()
+    one = before.component_log_prob(y)[:, 0]
+    assert_allclose(mixture.log_prob(y).detach(), one.detach(), rtol=1e-10)
+    assert_allclose(network.nll(x, y).detach(), -one.detach(), rtol=1e-10)
+    for tensor in (mixture.mean, mixture.stddev, mixture.sample(), mixture.entropy().value):
+        assert tensor.isfinite().all()
+
+
 def test_a_rare_wide_component_does_not_decide_the_deviation():
-    network, x, y = adjusted(settings=Settings())
+    network, x, y = adjusted(settings=Settings(trim=0))
     with torch.no_grad():
         network.head.linear.weight.zero_()
         before = network(x).stddev
@@ -303,7 +349,7 @@ def test_an_ensemble_has_its_own():
     assert network.entropies(x[:2], n_samples=10).total.value.shape == (2,)
     network.drop_adjustment()
     for part in (network, *members):
-        assert part.limit is part.spread is part.tail is None
+        assert part.trim is part.limit is part.spread is part.tail is None
 
 
 @pytest.mark.parametrize(
@@ -465,12 +511,13 @@ def test_a_state_brings_its_own_parts(covariance, dimensions, n_members):
     assert torch.equal(other.nll(x, y), network.nll(x, y))
     network.drop_adjustment()
     other.load_state_dict(network.state_dict())
-    assert other.limit is other.spread is other.tail is None
+    assert other.trim is other.limit is other.spread is other.tail is None
 
 
 def test_they_are_never_rounded():
-    network, *_ = adjusted(settings=Settings(limit=7 / 3, spread=1 / 3, tail=0.01 / 3))
-    parts = (network.limit, network.spread, network.tail)
+    settings = Settings(trim=0.01 / 7, limit=7 / 3, spread=1 / 3, tail=0.01 / 3)
+    network, *_ = adjusted(settings=settings)
+    parts = (network.trim, network.limit, network.spread, network.tail)
     kept = [tensor.clone() for part in parts for tensor in part.buffers()]
     network.half().double()
     for before, now in zip(kept, (now for part in parts for now in part.buffers()), strict=True):
@@ -483,10 +530,10 @@ def test_a_changed_network_has_none():
     assert network.with_components([0, 2]).tail is None
     assert network.tail is not None
     train(network, (x, y), Settings(epochs=1, start="keep"), warn=False)
-    assert network.limit is network.spread is network.tail is None
+    assert network.trim is network.limit is network.spread is network.tail is None
     network, x, y = adjusted()
     network.prepare(x, y)
-    assert network.limit is network.spread is network.tail is None
+    assert network.trim is network.limit is network.spread is network.tail is None
 
 
 def test_missing_targets_and_weights_of_the_tail():

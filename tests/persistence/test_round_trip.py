@@ -94,6 +94,7 @@ SETTINGS = {
     "entropy": SCALES,
     "start": st.sampled_from(("data", "zero", "keep")),
     "autocast": TRUTH,
+    "trim": FRACTIONS,
     "limit": reals(1e-6, 1e308) | st.just(math.inf),
     "spread": POSITIVE | st.just("fit"),
     "tail": FRACTIONS | st.just(np.str_("fit")),

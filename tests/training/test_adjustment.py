@@ -242,7 +242,7 @@ def test_rows_of_little_weight_are_little(factor):
 def test_an_error_leaves_all_as_it_was():
     network, x, y = network_and_rows(30, factor=1.5)
     adjust(network, (x, y))
-    limit, spread, tail = network.limit, network.spread, network.tail
+    parts = network.trim, network.limit, network.spread, network.tail
     network.train()
 
     def fail(*_):
@@ -254,7 +254,7 @@ def test_an_error_leaves_all_as_it_was():
     handle.remove()
     assert network.training
     assert network.backbone.training
-    assert (network.limit, network.spread, network.tail) == (limit, spread, tail)
+    assert (network.trim, network.limit, network.spread, network.tail) == parts
 
 
 def test_nothing_else_changes_and_nothing_is_random():

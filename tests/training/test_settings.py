@@ -21,7 +21,7 @@ WHOLE = (
 )
 REAL = (
     *("learning_rate", "weight_decay", "clip", "average", "validation_fraction", "entropy"),
-    *("condition_noise", "target_noise", "limit", "spread", "tail"),
+    *("condition_noise", "target_noise", "trim", "limit", "spread", "tail"),
 )
 WORDS = ("schedule", "bound", "start")
 

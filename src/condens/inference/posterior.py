@@ -20,7 +20,7 @@ from condens.inference.priors import Prior, off_bounds, transforms_of
 from condens.nn import DensityNetwork
 from condens.scalars import as_whole
 from condens.training import History, Settings, default_components, default_settings
-from condens.training.adjustment import set_limit
+from condens.training.adjustment import set_limits
 from condens.training.diagnostics import UNNEEDED
 from condens.training.interruption import how_far, interruption
 from condens.training.loop import gradients
@@ -171,7 +171,7 @@ def posterior(
         raise KeyboardInterrupt(f"posterior was interrupted {how_far(history)}.")
     history.warn(stacklevel=2, ignore=UNNEEDED if count is None else ())
     network = network.double().eval()
-    set_limit(network, settings, network.reach_of(rows.target))
+    set_limits(network, settings, network.reach_of(rows.target))
     return AmortisedPosterior(network, seen.shape[1:], history, observation_names)
 
 

@@ -1,7 +1,8 @@
-"""What a trained network's density gets: limits of its components, one scale for all, and a tail.
+"""What a trained network's density gets: fewer and narrower components, one scale, and a tail.
 
-With p the density as it was trained, components that are wider than the training targets reach are
-scaled down (`Limit`), Σ → t²Σ in all of them (`Spread`), and then
+With p the density as it was trained, components of next to no weight are left out (`Trim`), those
+that are wider than the training targets reach are scaled down (`Limit`), Σ → t²Σ in all of them
+(`Spread`), and then
 
     p → (1 − ε) p + ε Σₛ wₛ N(m, s²C),   s = 4⁰ … 4¹⁰,   wₛ ∝ s⁻³                    (`Tail`)
 
@@ -13,6 +14,7 @@ set after training, see `condens.training.adjust`.
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -36,6 +38,47 @@ MAX_LOG_SQUARE, MAX_LOG_RATIO = 700.0, 300.0
 
 # What a component is scaled by at least: 1/scale², a slope, is still a number.
 LEAST_SCALE = 1e-140
+# How far a logit is below others that leave it no weight: e^-1000 is 0.
+NO_WEIGHT = 1000.0
+
+
+class Trim(Exact):
+    """The lightest components of a condition, those with a part of the weight together, get none.
+
+    What has next to no weight was fitted to next to no rows: it is where chance left it, and as
+    wide. Where these components explain nothing, leaving them out gains up to −log(1 − part).
+
+    Args:
+        part: of the weight, above 0 and below 1; as much or less is left out.
+
+    >>> from condens.functional.algebra import Parameters
+    >>> weights = torch.tensor([0.001, 0.9, 0.097, 0.002])
+    >>> body = Parameters(weights.log(), torch.zeros(4, 1), torch.zeros(4, 1))
+    >>> torch.softmax(Trim(0.002)(body).logits, -1)
+    tensor([0.0000, 0.9009, 0.0971, 0.0020])
+    """
+
+    def __init__(self, part: float) -> None:
+        super().__init__()
+        self.part = nn.Buffer(torch.tensor(part, dtype=torch.float64))
+
+    def forward(self, body: P) -> P:
+        """Return the parameters without them; how many there are stays."""
+        logits, *rest = body
+        weights = torch.softmax(logits.detach().to(working_dtype(logits)), -1)
+        ascending = _sorted(weights)
+        dropped = (ascending.cumsum(-1) <= self.part).sum(-1, keepdim=True)
+        light = weights < ascending.gather(-1, dropped)
+        # Not −∞, of which no number can be taken.
+        least = logits.detach().amax(-1, keepdim=True) - NO_WEIGHT
+        return type(body)(torch.where(light, least, logits), *rest)
+
+
+def _sorted(values: Tensor) -> Tensor:
+    if values.device.type == "cpu" and checks_values(values):
+        # Twenty times as fast as torch's.
+        return torch.from_numpy(np.sort(values.numpy(), -1))
+    return values.sort(-1).values
 
 
 class Limit(Exact):

@@ -15,7 +15,7 @@ from condens.errors import ArgumentError, NotFiniteError, ShapeError
 from condens.functional.estimates import Estimate
 from condens.functional.losses import weighted_sum
 from condens.functional.tracing import checks_values
-from condens.nn.adjustment import SCALES, Limit, Spread, Tail, moments, surround
+from condens.nn.adjustment import SCALES, Limit, Spread, Tail, Trim, moments, surround
 from condens.nn.embeddings import PiecewiseLinear
 from condens.nn.extrapolation import extrapolate
 from condens.nn.heads.base import Head, Parameters, change_some, chooses_places, places
@@ -46,12 +46,13 @@ class DensityNetwork(nn.Module, ABC):
     noise; columns that are `unused` are checked, but not read. With `transforms`, one for each
     target, the density is that of constrained targets, a `TransformedMixture`.
 
-    Three parts are set after training, by `condens.training.adjust`, and belong to the density
-    from then on: `limit`, beyond which no component is wide, `spread`, one scale for all
-    covariances, and `tail`, a wide density with a small weight; see `condens.nn.adjustment`.
-    Training anew drops them.
+    Four parts are set after training, by `condens.training.adjust`, and belong to the density
+    from then on: `trim`, the weight of the components left out, `limit`, beyond which none is
+    wide, `spread`, one scale for all covariances, and `tail`, a wide density with a small weight;
+    see `condens.nn.adjustment`. Training anew drops them.
     """
 
+    trim: Trim | None
     limit: Limit | None
     spread: Spread | None
     tail: Tail | None
@@ -83,6 +84,7 @@ class DensityNetwork(nn.Module, ABC):
         self.target_scaling = Standardiser(dimensions)
         self.names = None if names is None else tuple(names)
         self.transforms = None if transforms is None else check_transforms(transforms, dimensions)
+        self.register_module("trim", None)
         self.register_module("limit", None)
         self.register_module("spread", None)
         self.register_module("tail", None)
@@ -141,9 +143,11 @@ class DensityNetwork(nn.Module, ABC):
     def parameters_of(self, condition: Tensor, *, tail: bool = True) -> Parameters:
         """Return the parameters of the mixtures of standardised targets.
 
-        None is wider than the `limit`; `extrapolate` changes those of rows far outside the
-        training rows; then `spread` scales them, and the `tail` comes last, without which they
-        are those of the body alone. Shapes: condition [b, C], standardised.
+        `trim` leaves out the lightest, none is wider than the `limit`; `extrapolate` changes those
+        of rows far outside the training rows; then `spread` scales them, and the `tail` comes
+        last, without which they are those of the body alone.
+
+        Shapes: condition [b, C], standardised.
         """
         body = self._extrapolated(condition)
         if self.spread is not None:
@@ -153,7 +157,7 @@ class DensityNetwork(nn.Module, ABC):
     def _extrapolated(self, condition: Tensor) -> Parameters:
         scaling = self.condition_scaling
         if scaling is None or scaling.holds(condition):
-            return self._limited(condition)
+            return self._trimmed(condition)
         departure = scaling.departure(condition)
         if not departure.dim() or not chooses_places(departure):
             return extrapolate(*self._both(condition, scaling.nearest(condition)), departure)
@@ -164,19 +168,21 @@ class DensityNetwork(nn.Module, ABC):
     def _both(self, first: Tensor, second: Tensor) -> tuple[Parameters, Parameters]:
         """Return the parameters for both conditions."""
         if checks_values(first):
-            return self._limited(first), self._limited(second)
+            return self._trimmed(first), self._trimmed(second)
         # Together, so that a graph has half as many nodes.
         rows = [torch.atleast_2d(condition) for condition in (first, second)]
-        both = self._limited(torch.cat(rows))
+        both = self._trimmed(torch.cat(rows))
         parts = (tensor.split([some.shape[0] for some in rows]) for tensor in both)
         ours, others = (type(both)(*part) for part in zip(*parts, strict=True))
         if first.dim() > 1:
             return ours, others
         return type(both)(*(t[0] for t in ours)), type(both)(*(t[0] for t in others))
 
-    def _limited(self, condition: Tensor) -> Parameters:
-        free = self.free_parameters(condition)
-        return free if self.limit is None else self.limit(free)
+    def _trimmed(self, condition: Tensor) -> Parameters:
+        body = self.free_parameters(condition)
+        if self.trim is not None:
+            body = self.trim(body)
+        return body if self.limit is None else self.limit(body)
 
     def mixture_of(self, condition: Tensor, *, tail: bool = True) -> Mixture:
         """Return the mixtures of standardised targets for standardised conditions."""
@@ -192,7 +198,7 @@ class DensityNetwork(nn.Module, ABC):
 
     def _is_free(self, condition: Tensor) -> bool:
         """Tell whether the body has its `free_parameters` at these standardised conditions."""
-        if self.limit is not None or self.spread is not None:
+        if any(part is not None for part in (self.trim, self.limit, self.spread)):
             return False
         return self.condition_scaling is None or self.condition_scaling.holds(condition)
 
@@ -323,12 +329,16 @@ class DensityNetwork(nn.Module, ABC):
         return distances.amax(0).clamp(min=1.0)
 
     def drop_adjustment(self) -> None:
-        """Drop `limit`, `spread` and `tail`: they were set for other weights."""
-        self.limit = self.spread = self.tail = None
+        """Drop `trim`, `limit`, `spread` and `tail`: they were set for other weights."""
+        self.trim = self.limit = self.spread = self.tail = None
 
     def _load_from_state_dict(self, state_dict: Any, prefix: str, *rest: Any) -> None:
         # As many parts as the state has; those without memory get their tensors next.
         device = self.target_scaling.scale.device
+        if f"{prefix}trim.part" not in state_dict:
+            self.trim = None
+        elif self.trim is None:
+            self.trim = Trim(0.5).to(device)
         if f"{prefix}limit.factor" not in state_dict:
             self.limit = None
         elif self.limit is None:

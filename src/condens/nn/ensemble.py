@@ -19,7 +19,7 @@ class Ensemble(DensityNetwork):
 
     Members are trained at once, each as it would be alone: see `condens.training.train`. They
     differ in their initial weights, in where their components start, in the order of their rows
-    and in the rows that they are validated on. A `limit`, a `spread` and a `tail` are the
+    and in the rows that they are validated on. A `trim`, a `limit`, a `spread` and a `tail` are the
     ensemble's own: those of a member hold where it is used alone.
 
     Args:
@@ -101,7 +101,7 @@ class Ensemble(DensityNetwork):
         return self.members[0].components(logits, start)
 
     def drop_adjustment(self) -> None:
-        """Drop `limit`, `spread` and `tail`, and those of the members."""
+        """Drop `trim`, `limit`, `spread` and `tail`, and those of the members."""
         super().drop_adjustment()
         for member in self.members:
             member.drop_adjustment()

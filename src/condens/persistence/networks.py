@@ -25,7 +25,7 @@ from condens.nn import (
     backbone_from_dict,
     head_from_dict,
 )
-from condens.nn.adjustment import Limit, Spread, Tail
+from condens.nn.adjustment import Limit, Spread, Tail, Trim
 from condens.nn.base import empty_limit, empty_tail
 from condens.nn.scaling import EMPTY, ConditionScaling, Standardiser
 from condens.persistence.container import naming, read, write
@@ -44,7 +44,7 @@ _CUSTOM = {"kind": "custom"}
 _SPECIAL = "what is special belongs in the backbone."
 KIND = "network"
 # The parts of a network that are set after training.
-ADJUSTMENTS = {"limit": Limit, "spread": Spread, "tail": Tail}
+ADJUSTMENTS = {"trim": Trim, "limit": Limit, "spread": Spread, "tail": Tail}
 
 
 def save(
@@ -243,6 +243,7 @@ def _build(document: Mapping[str, Any]) -> DensityNetwork:
 
 
 def _add_adjustment(network: DensityNetwork, parts: list[str]) -> DensityNetwork:
+    network.trim = Trim(0.5) if "trim" in parts else None
     network.limit = empty_limit(network) if "limit" in parts else None
     network.spread = Spread() if "spread" in parts else None
     network.tail = empty_tail(network) if "tail" in parts else None
@@ -405,7 +406,8 @@ def _check_scales(network: nn.Module, refuse: Refuse) -> None:
             raise refuse(name, got="is not above zero", expected="distances are")
         if isinstance(module, Limit | Spread) and not bool(module.factor > 0):
             raise refuse(name, got="is not above zero", expected="it multiplies deviations")
-        if isinstance(module, Tail) and not bool((module.weight > 0) & (module.weight < 1)):
+        weight = getattr(module, {Tail: "weight", Trim: "part"}.get(type(module), ""), None)
+        if weight is not None and not bool((weight > 0) & (weight < 1)):
             raise refuse(name, got="has no weight between 0 and 1", expected="it is a part")
 
 

@@ -1,4 +1,4 @@
-"""Limit, spread and tail of a trained network, set on rows that had no part in its training.
+"""Trim, limit, spread and tail of a trained network, by rows that had no part in its training.
 
 The limit follows from the training targets. With q the squared distance of a row from a component,
 d the number of its observed targets and g its density under the tail, the density of a row is
@@ -18,7 +18,7 @@ from torch import Generator, Tensor
 from condens.data import Data, Rows
 from condens.errors import ArgumentError
 from condens.nn import DensityNetwork
-from condens.nn.adjustment import Limit, Spread, Tail
+from condens.nn.adjustment import Limit, Spread, Tail, Trim
 from condens.nn.randomness import loan
 from condens.training.batches import Batches
 from condens.training.history import Adjustment
@@ -60,12 +60,13 @@ def adjust(
     *,
     training: Data | None = None,
 ) -> Adjustment:
-    """Set the `limit` of a trained network, and `spread` and `tail` to what held-out rows prefer.
+    """Set `trim` and `limit` of a trained network; `spread` and `tail` as held-out rows prefer.
 
     Spread and tail maximise the likelihood of the rows together, so that an outlier asks for a
     heavier tail and not for wider components. Nothing else of the network changes, and nothing is
     random.
 
+    - The lightest components of a condition, with 0.002 of the weight together, are left out.
     - No component is wider than training targets are from their mean at most, before the spread.
     - log t is its mean under the likelihood of the rows and a Cauchy distribution of scale 0.05
       around what is usual, −0.04 + min(2/n, 0.2) − d, with n rows and, for an ensemble, d = 0.04 +
@@ -81,7 +82,7 @@ def adjust(
         rows: used for no training, no stopping and no selection; None for none, then t is 1 and ε
             is 0.001 unless the settings say otherwise. Missing targets count by the exact
             marginal density of the others.
-        settings: see `limit`, `spread` and `tail` of `Settings`.
+        settings: see `trim`, `limit`, `spread` and `tail` of `Settings`.
         training: the rows that the network was trained on, around whose targets limit and tail
             are; by default `rows`.
 
@@ -122,8 +123,8 @@ def set_adjustment(
 
     The limit is in units of the `reach` [D] of standardised training targets.
     """
-    kept = network.limit, network.spread, network.tail
-    set_limit(network, settings, reach)
+    kept = network.trim, network.limit, network.spread, network.tail
+    set_limits(network, settings, reach)
     spread = 1.0 if settings.spread == "fit" else settings.spread
     weight = MIN_TAIL if settings.tail == "fit" else settings.tail
     error = before = after = math.nan
@@ -131,7 +132,7 @@ def set_adjustment(
         try:
             seen = _Distances.of(network, rows, wide)
         except BaseException:
-            network.limit, network.spread, network.tail = kept
+            network.trim, network.limit, network.spread, network.tail = kept
             raise
         if settings.spread == "fit":
             spread, error = _fit_spread(seen, settings)
@@ -145,9 +146,11 @@ def set_adjustment(
     return Adjustment(spread, error, weight, before, after, 0 if rows is None else len(rows))
 
 
-def set_limit(network: DensityNetwork, settings: Settings, reach: Tensor) -> None:
-    """Set what no component is wider than, and nothing else."""
+def set_limits(network: DensityNetwork, settings: Settings, reach: Tensor) -> None:
+    """Set which components are left out and how wide the others are, and nothing else."""
     network.drop_adjustment()
+    if settings.trim:
+        network.trim = Trim(settings.trim).to(reach.device)
     if settings.limit < math.inf:
         network.limit = Limit(settings.limit, reach)
 

@@ -104,8 +104,8 @@ def train(
 
     Args:
         network: trained in place, also under `torch.no_grad`; it ends in evaluation mode.
-            Parameters without `requires_grad` stay as they are; `limit`, `spread` and `tail`, if
-            it has some, are dropped.
+            Parameters without `requires_grad` stay as they are; `trim`, `limit`, `spread` and
+            `tail`, if it has some, are dropped.
         data: `Rows`, or (condition, target) or (condition, target, weights). An entry of the
             target that is NaN was not observed; a row with none observed is left out. Or a
             `Stream` of shards that are larger than memory, or a `Dataset` or `DataLoader` of

@@ -53,6 +53,8 @@ class Settings:
         start: `data` places the components on the targets first, `zero` is the report's, and
             `keep` goes on with a network as it is, its scales included.
         autocast: run the backbone in bfloat16.
+        trim: part of the weight that the lightest components of a condition have together: these
+            are left out after training, 0 for none. They were fitted to next to no rows.
         limit: the largest deviation of a component, in units of how far training targets are from
             their mean at most, infinity for none: wider ones are scaled down after training. They
             have next to no weight, for nothing else holds their covariance.
@@ -82,6 +84,7 @@ class Settings:
     entropy: float = 0.0
     start: Literal["data", "zero", "keep"] = "data"
     autocast: bool = False
+    trim: float = 0.002
     limit: float = 1.0
     spread: float | Literal["fit"] = "fit"
     tail: float | Literal["fit"] = "fit"
@@ -203,6 +206,7 @@ _CHECKS: Mapping[str, Check] = {
     "entropy": _NOT_NEGATIVE,
     "start": partial(as_choice, choices=("data", "zero", "keep")),
     "autocast": as_truth,
+    "trim": as_fraction,
     "limit": partial(as_real, expected="a number from 1e-6 was expected", fits=lambda x: x >= 1e-6),
     "spread": partial(_or_word, word="fit", check=_POSITIVE, expected="a finite number above 0"),
     "tail": partial(_or_word, word="fit", check=as_fraction, expected="a number from 0 to below 1"),
