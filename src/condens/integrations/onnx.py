@@ -240,7 +240,7 @@ def export(
             `mixture`: condition → logits [b, K], means [b, K, D] and factors [b, K, T], as
             `GaussianMixture` takes them, of the real coordinates where there are transforms;
             `sample`: condition, standard normal noise [S, b, D], uniform [S, b] → draws
-            [S, b, D]. The first two have the network's `spread` and `tail`, draws the spread.
+            [S, b, D]. All have the network's `trim`, `limit` and `spread`, draws no `tail`.
         dtype: of inputs, outputs and weights, float32 or float64; the network's by default.
             Standardising and densities are in double precision in both.
         condition: some rows to try the file on; needed where the network has no
