@@ -14,7 +14,6 @@ set after training, see `condens.training.adjust`.
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -76,8 +75,10 @@ class Trim(Exact):
 
 def _sorted(values: Tensor) -> Tensor:
     if values.device.type == "cpu" and checks_values(values):
-        # Twenty times as fast as torch's.
-        return torch.from_numpy(np.sort(values.numpy(), -1))
+        # By numpy in the same memory, twenty times as fast as by torch.
+        values = values.clone()
+        values.numpy().sort(-1)
+        return values
     return values.sort(-1).values
 
 
