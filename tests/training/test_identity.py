@@ -43,6 +43,7 @@ OTHER_SETTINGS = {
     "entropy": 0.5,
     "start": "zero",
     "autocast": True,
+    "trim": 0.01,
     "limit": 3.0,
     "spread": 1.5,
     "tail": 0.0,
