@@ -12,6 +12,7 @@ from condens.errors import ArgumentError, KindError, ShapeError
 from condens.functional import log_determinant, pack, packed_size, unpack, unwhiten, whiten
 from condens.functional.triangular import (
     as_full,
+    between,
     blend,
     block,
     bounded_scales,
@@ -186,6 +187,14 @@ def test_between_two_factors_no_deviation_is_above_both(dimensions, covariance):
         elif covariance != "diagonal" and dimensions > 1:
             roots = [inverse_factors(f, dimensions) for f in (first, second, found)]
             assert_close(roots[2], (1 - part) * roots[0] + part * roots[1], rtol=1e-8, atol=1e-8)
+
+
+def test_where_the_part_is_none_the_second_may_be_anything():
+    first = torch.tensor([[1.0, 2.0], [3.0, 4.0]], dtype=torch.float64)
+    second = torch.tensor([[math.inf, math.nan], [5.0, 8.0]], dtype=torch.float64)
+    part = torch.tensor([0.0, 0.25], dtype=torch.float64)
+    expected = torch.tensor([[1.0, 2.0], [3.5, 5.0]], dtype=torch.float64)
+    assert torch.equal(between(first, second, part), expected)
 
 
 def test_near_either_end_a_wild_factor_is_hardly_rounded():

@@ -13,7 +13,7 @@ from torch.testing import assert_close
 import condens
 from condens.errors import ArgumentError, ModelFileError, NotFiniteError
 from condens.nn import HEADS, MLP, Ensemble, FullHead, MixtureNetwork, Standardiser
-from condens.nn.adjustment import Limit
+from condens.nn.adjustment import Limit, Trim
 from condens.persistence import load, network_from_dict, network_to_dict, save, write
 from condens.training import Settings, train
 
@@ -305,6 +305,13 @@ class TestRefusedModels:
             network.limit = limit
             with pytest.raises(ArgumentError, match=rf"^limit is not above zero, but {reason}"):
                 save(network, tmp_path / "model")
+
+    @pytest.mark.parametrize("value", [0.0, -1.0, 1.0])
+    def test_trim(self, tmp_path, value):
+        network = files.small()
+        network.trim = Trim(value)
+        with pytest.raises(ArgumentError, match=r"^trim has no weight between 0 and 1, but it is"):
+            save(network, tmp_path / "model")
 
     def test_classes_that_condens_does_not_know(self, tmp_path):
         class Head(FullHead):

@@ -406,9 +406,10 @@ def _check_scales(network: nn.Module, refuse: Refuse) -> None:
             raise refuse(name, got="is not above zero", expected="distances are")
         if isinstance(module, Limit | Spread) and not bool(module.factor > 0):
             raise refuse(name, got="is not above zero", expected="it multiplies deviations")
-        weight = getattr(module, {Tail: "weight", Trim: "part"}.get(type(module), ""), None)
-        if weight is not None and not bool((weight > 0) & (weight < 1)):
-            raise refuse(name, got="has no weight between 0 and 1", expected="it is a part")
+        if isinstance(module, Tail | Trim):
+            weight = module.weight if isinstance(module, Tail) else module.part
+            if not bool((weight > 0) & (weight < 1)):
+                raise refuse(name, got="has no weight between 0 and 1", expected="it is a part")
 
 
 def _unknown(argument: str, value: object, expected: str) -> ArgumentError:
