@@ -232,6 +232,8 @@ def test_the_lightest_components_are_left_out(dtype):
             assert ours[~kept].sum() <= part
         mapped = torch.func.vmap(Trim(part))(body)
         assert torch.equal(mapped.logits, Trim(part)(body).logits)
+    heaviest = torch.softmax(Trim(1 - 2**-53)(body).logits.double(), -1)
+    assert_allclose(heaviest[2:].amax(-1), 1.0, rtol=1e-12)
     alone = Parameters(*(tensor[:, :1] for tensor in body))
     assert torch.equal(Trim(0.9)(alone).logits, alone.logits)
     assert Trim(0.9)(Parameters(*(t[:0] for t in body))).logits.shape == (0, 8)

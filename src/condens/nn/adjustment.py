@@ -66,7 +66,8 @@ class Trim(Exact):
         logits, *rest = body
         weights = torch.softmax(logits.detach().to(working_dtype(logits)), -1)
         ascending = _sorted(weights)
-        dropped = (ascending.cumsum(-1) <= self.part).sum(-1, keepdim=True)
+        # The heaviest stays, however the sum of all is rounded.
+        dropped = (ascending.cumsum(-1)[..., :-1] <= self.part).sum(-1, keepdim=True)
         light = weights < ascending.gather(-1, dropped)
         # Not −∞, of which no number can be taken.
         least = logits.detach().amax(-1, keepdim=True) - NO_WEIGHT

@@ -324,7 +324,7 @@ class DensityNetwork(nn.Module, ABC):
         centre, _ = moments(standard, weights)
         distances = (standard - centre).abs().nan_to_num(nan=0.0)
         if weights is not None:
-            distances = distances[weights > 0]
+            distances = distances * (weights > 0).unsqueeze(-1)
         # Few rows, and others than those it is standardised by, may hardly vary.
         return distances.amax(0).clamp(min=1.0)
 
