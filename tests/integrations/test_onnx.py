@@ -629,3 +629,14 @@ def test_a_place_that_nobody_may_write_is_named():
     network, options = small()
     with pytest.raises(ModelFileError, match=r"a.onnx: the file cannot be written .*Make room"):
         export(network, "/proc/a.onnx", **options)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("what", ["log_density", "sample"])
+def test_one_component_is_never_left_out(what, tmp_path):
+    x, y = torch.randn(2, 50, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    network = MixtureNetwork.of(2, 2, n_components=1, width=8).double().eval()
+    network.prepare(x, y)
+    adjust(network, None, Settings(tail=0.01), training=(x, y))
+    onnx.export(network, tmp_path / "one.onnx", what)
+    assert (tmp_path / "one.onnx").exists()

@@ -64,6 +64,8 @@ class Trim(Exact):
     def forward(self, body: P) -> P:
         """Return the parameters without them; how many there are stays."""
         logits, *rest = body
+        if logits.shape[-1] == 1:
+            return body
         weights = torch.softmax(logits.detach().to(working_dtype(logits)), -1)
         ascending = _sorted(weights)
         # The heaviest stays, however the sum of all is rounded.
