@@ -638,5 +638,5 @@ def test_one_component_is_never_left_out(what, tmp_path):
     network = MixtureNetwork.of(2, 2, n_components=1, width=8).double().eval()
     network.prepare(x, y)
     adjust(network, None, Settings(tail=0.01), training=(x, y))
-    onnx.export(network, tmp_path / "one.onnx", what)
+    export(network, tmp_path / "one.onnx", what)
     assert (tmp_path / "one.onnx").exists()
